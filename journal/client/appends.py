@@ -31,6 +31,8 @@ from shards.model import Appended, ProducerIdentity
 # A plain number and bound names: looking up an enum member or attribute takes longer than the packing.
 _APPEND = int(Op.APPEND)
 _HEAD_BYTES = APPEND_HEAD.size
+# Sending more than that without the writer takes longer, by a copy, than the task switch that it saves.
+_DIRECT_BYTES = 64 << 10
 _pack_head = APPEND_HEAD.pack
 
 
@@ -322,8 +324,12 @@ class Appends:
 
     def _wake_writer(self) -> None:
         """Have the writer continue after an answer: shards may be ready now, and waiting appends may have room."""
-        if (self._ready or self._urgent) and self._connection is not None:
+        if not (self._ready or self._urgent) or self._connection is None:
+            return
+        if self.unacknowledged_bytes <= _DIRECT_BYTES:
             self._connection.send_pending_nowait()
+        else:
+            self._connection.wake()
 
     def _has_room(self, size_bytes: int) -> bool:
         # An append that is larger than the whole window is sent alone, rather than never.

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from shards.compiled._loops import AppendLoop, PublishTemplate
+    from shards.compiled._loops import AppendLoop, DirectWriter, PublishTemplate
 
 __all__ = [
     "DESCRIPTION",
     "PURE_PYTHON",
     "append_loop_type",
     "decode_records",
+    "direct_writer_type",
     "encode_binary",
     "publish_template",
     "size_of_items",
@@ -28,7 +29,7 @@ __all__ = [
 
 PURE_PYTHON: Final = "JOURNAL_PURE_PYTHON"
 """Environment variable; if it is set and not empty, every loop is the one in Python."""
-INTERFACE: Final = 3
+INTERFACE: Final = 4
 """Changed with the functions and classes of the module, so that one that was built before is not used."""
 
 
@@ -60,6 +61,9 @@ encode_binary: Callable[[Sequence[bytes]], bytes | None] | None = None if _modul
 
 size_of_items: Callable[[Sequence[bytes]], int | None] | None = None if _module is None else _module.size_of_items
 """The sum of the sizes of a list or tuple of bytes, None for anything else; None if Python has to add them."""
+
+direct_writer_type: type[DirectWriter] | None = getattr(_module, "DirectWriter", None)
+"""What writes and syncs without the GIL for `journal.engine.wal.disk`; None if there is no such thing, or no Linux."""
 
 publish_template: Callable[..., PublishTemplate] | None = None if _module is None else _module.publish_template
 """What makes the templates of `broker_adapter.mqtt_codec.publish_template` in C; None if those in Python are used."""

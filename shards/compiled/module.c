@@ -7,7 +7,7 @@
  */
 #include "module.h"
 
-#define INTERFACE 3 /* of `shards.compiled`, which does not use a module with another one */
+#define INTERFACE 4 /* of `shards.compiled`, which does not use a module with another one */
 
 #ifndef LOOPS_SOURCES
 #define LOOPS_SOURCES "" /* checksum of the sources; the build hook passes it, a test compares it */
@@ -69,6 +69,13 @@ module_exec(PyObject *module)
     PyObject *append_loop = PyType_FromModuleAndSpec(module, &append_loop_spec, NULL);
     int result = append_loop == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)append_loop);
     Py_XDECREF(append_loop);
+#ifdef __linux__
+    PyObject *direct_writer = PyType_FromModuleAndSpec(module, &direct_writer_spec, NULL);
+    if (direct_writer == NULL || PyModule_AddType(module, (PyTypeObject *)direct_writer) < 0) {
+        result = -1;
+    }
+    Py_XDECREF(direct_writer);
+#endif
     state->publish_template = (PyTypeObject *)PyType_FromModuleAndSpec(module, &publish_template_spec, NULL);
     if (result < 0 || state->publish_template == NULL ||
         PyModule_AddStringConstant(module, "CRC32C", state->crc.kind) < 0 ||

@@ -17,6 +17,9 @@ typedef struct {
 } State;
 
 extern PyType_Spec append_loop_spec, publish_template_spec;
+#ifdef __linux__
+extern PyType_Spec direct_writer_spec;
+#endif
 PyObject *decode_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *encode_binary(PyObject *module, PyObject *items);
 PyObject *size_of_items(PyObject *module, PyObject *items);

@@ -75,6 +75,10 @@ class File(Protocol):
         """Return a descriptor that `sendfile` and `mmap` can use."""
         ...
 
+    def direct_fileno(self) -> int | None:
+        """A descriptor by which bytes may be written and synced past this object; None if all has to go through it."""
+        ...
+
     def close(self) -> None:
         """Close the file; a second call does nothing. It makes nothing durable."""
         ...

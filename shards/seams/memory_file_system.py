@@ -190,6 +190,9 @@ class MemoryFile:
         """Refuse: no descriptor is behind a file in memory."""
         raise _error(errno.ENOTSUP, self._path)
 
+    def direct_fileno(self) -> int | None:
+        return None
+
     def close(self) -> None:
         self._content = None
 

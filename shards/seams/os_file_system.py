@@ -116,6 +116,9 @@ class OsFile:
     def fileno(self) -> int:
         return self._descriptor
 
+    def direct_fileno(self) -> int | None:
+        return self._descriptor
+
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:

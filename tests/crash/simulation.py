@@ -27,7 +27,7 @@ from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
 from shards.seams.clock import ManualClock
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
-from tests.simulation.inline import InlineConverter
+from tests.simulation.inline import InlineConverter, WorkOnlyDisk
 from tests.simulation.store import SimulatedStore
 
 DATA = "/data"
@@ -73,7 +73,7 @@ QUIET = ServerConfig(
 )
 
 
-class SimulatedDisk:
+class SimulatedDisk(WorkOnlyDisk):
     """The journal's disk thread as a task: work takes some scheduler rounds, in which the next group collects."""
 
     def __init__(self, rng: random.Random) -> None:

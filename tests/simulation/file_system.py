@@ -111,6 +111,9 @@ class SimulatedFile:
     def fileno(self) -> int:
         raise io.UnsupportedOperation("a simulated file has no descriptor")
 
+    def direct_fileno(self) -> int | None:
+        return None
+
     def close(self) -> None:
         self._closed = True
 

@@ -8,7 +8,7 @@ from typing import Any
 import outcome
 import trio
 
-from journal.engine.wal.disk import Done, Work
+from journal.engine.wal.disk import DirectOutcome, DirectWrite, Done, Work
 from shards.delta.actions import TableRequest, TableVersion
 from shards.delta.table import update_table
 from shards.errors import ConversionFailedError
@@ -21,7 +21,17 @@ from tests.shards.batches import NOW_US
 from tests.simulation.delta_log import JsonLog
 
 
-class InlineDisk:
+class WorkOnlyDisk:
+    """A `Disk` without direct writes: simulated files have no descriptors."""
+
+    may_write = False
+
+    def write(self, write: DirectWrite, done: Callable[[DirectOutcome], None]) -> bool:
+        """Refuse it."""
+        return False
+
+
+class InlineDisk(WorkOnlyDisk):
     """A `Disk` that does the work at once in the calling thread: for deterministic simulations."""
 
     def submit(self, work: Work, done: Done) -> None:

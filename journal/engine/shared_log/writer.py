@@ -22,6 +22,7 @@ import attrs
 
 from journal.engine.shared_log.isolation import Isolation
 from journal.engine.shared_log.slot_groups import encode_group
+from journal.engine.wal.disk import DirectOutcome, DirectWrite
 from journal.engine.wal.journal_writer import JournalWriter
 from journal.logstore.counting import CountedLogStore, RequestCounts
 from journal.logstore.driver import run
@@ -167,6 +168,12 @@ class SharedLogWriter:
         self._under_way.popleft()
         self._points = ResumePoint(self._slots.acknowledged, self._slots.acknowledged_lsn), self._points[0]
         self._written(self._points[0])
+
+    def place(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
+        """The disk alone makes no group durable here; see `GroupWriter`."""
+
+    def placed(self, write: DirectWrite, result: DirectOutcome) -> None:
+        """Never called, as `place` returns no place."""
 
     @property
     def reads_entries(self) -> bool:

@@ -20,6 +20,11 @@ class BackgroundSync:
         self._thread: Final = ThreadPoolExecutor(1, name)
         self._under_way: Future[float] | None = None
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a sync was begun and not finished."""
+        return self._under_way is not None
+
     def begin(self, file: File) -> None:
         """Begin to sync what was written to a file. The one before must have been finished.
 

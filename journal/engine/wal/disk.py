@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+import attrs
 import outcome
 import trio
 
+from shards.compiled import direct_writer_type
 from shards.errors import DiskFullError
+from shards.segments.chunks import Readable
 
 _COUNTER_BYTES: Final = 8
 
@@ -29,8 +34,54 @@ Work: TypeAlias = Callable[[], None]
 Done: TypeAlias = Callable[[outcome.Outcome[None]], None]
 
 
+@attrs.frozen(slots=True)
+class DirectWrite:
+    """Bytes that a `Disk` writes and syncs itself, without any code of the owner of the file.
+
+    Attributes:
+        descriptor: Of a file of the operating system.
+        buffers: The bytes, which must not change meanwhile.
+        position: Where they begin in the file.
+        size_bytes: For the owner: number of these bytes without those that it has added.
+        next_lsn: For the owner: lsn after the last entry in them.
+    """
+
+    descriptor: int
+    buffers: list[Readable]
+    position: int
+    size_bytes: int
+    next_lsn: int
+
+
+@attrs.frozen(slots=True)
+class DirectOutcome:
+    """What became of a `DirectWrite`.
+
+    Attributes:
+        is_written: All of it was written. If not, nothing was synced, and the whole may be written again.
+        error_number: Number of the error of the sync, or of the write if it is not written; 0 for none.
+        sync_s: Seconds of the sync.
+    """
+
+    is_written: bool
+    error_number: int
+    sync_s: float
+
+
 class Disk(Protocol):
     """Runs blocking work, one piece after the other, and reports each result on the event loop."""
+
+    @property
+    def may_write(self) -> bool:
+        """Whether `write` is possible now: nothing is under way, and nothing waits."""
+
+    def write(self, write: DirectWrite, done: Callable[[DirectOutcome], None]) -> bool:
+        """Write and sync; ``done`` is called on the event loop. False if it has to be submitted as work.
+
+        Work that is submitted meanwhile begins after ``done`` has returned.
+
+        REQUIRES: `may_write`.
+        """
 
     def submit(self, work: Work, done: Done) -> None:
         """Queue ``work``; ``done`` is called on the event loop with its outcome."""
@@ -44,6 +95,9 @@ class DiskThread:
 
     Work and results are handed over through two queues with an eventfd each: this takes about half the time of a thread
     queue and `TrioToken.run_sync_soon`, which matters when one caller waits for one commit after the other.
+
+    A `DirectWrite` is carried out without the interpreter's lock, if that part is compiled: the event loop holds the
+    lock for some time after it has handed the write over, and the thread would have to wait for it three times.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,6 +105,12 @@ class DiskThread:
         self._results: deque[tuple[Done, outcome.Outcome[None]]] = deque()
         self._has_work = os.eventfd(0, os.EFD_CLOEXEC)
         self._has_results = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._direct = None if direct_writer_type is None else direct_writer_type(self._has_work, self._has_results)
+        self._direct_done: Callable[[DirectOutcome], None] | None = None
+        self._unreported = 0
+        # Work that was submitted during a direct write, until that is reported.
+        self._held: list[tuple[Work, Done]] = []
+        self._is_holding = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -58,11 +118,34 @@ class DiskThread:
 
     def submit(self, work: Work, done: Done) -> None:
         """Queue ``work`` for the thread."""
-        self._work.append((work, done))
-        os.eventfd_write(self._has_work, 1)
+        self._unreported += 1
+        if self._is_holding:
+            self._held.append((work, done))
+        else:
+            self._work.append((work, done))
+            os.eventfd_write(self._has_work, 1)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether nothing is under way, and direct writes are compiled."""
+        return self._direct is not None and not self._unreported and self._direct_done is None
+
+    def write(self, write: DirectWrite, done: Callable[[DirectOutcome], None]) -> bool:
+        """Have the thread write and sync without the interpreter's lock."""
+        assert self._direct is not None  # required
+        if not self._direct.write(write.descriptor, write.buffers, write.position):
+            return False
+        self._direct_done = done
+        self._is_holding = True
+        return True
 
     def close(self) -> None:
         """Wait for the queued work, report it, and end the thread."""
+        results = select.poll()
+        results.register(self._has_results, select.POLLIN)
+        while self._is_holding:
+            results.poll()
+            self._take_results()
         self._work.append(None)
         os.eventfd_write(self._has_work, 1)
         self._thread.join()
@@ -74,8 +157,11 @@ class DiskThread:
 
     def _run(self) -> None:
         while True:
-            # Not `os.eventfd_read`: a signal that interrupts it raises, and the thread would end.
-            os.read(self._has_work, _COUNTER_BYTES)
+            if self._direct is not None:
+                self._direct.wait()
+            else:
+                # Not `os.eventfd_read`: a signal that interrupts it raises, and the thread would end.
+                os.read(self._has_work, _COUNTER_BYTES)
             while self._work:
                 item = self._work.popleft()
                 if item is None:
@@ -91,13 +177,39 @@ class DiskThread:
                 await trio.lowlevel.wait_readable(self._has_results)
             except trio.ClosedResourceError:
                 return
+            if not self._is_closed:
+                self._take_results()
+
+    def _take_results(self) -> None:
+        with suppress(BlockingIOError):
+            # When it is being closed, the results may have been taken since this was woken.
             os.read(self._has_results, _COUNTER_BYTES)
-            self._report_now()
+        self._report_now()
 
     def _report_now(self) -> None:
         while self._results:
             done, result = self._results.popleft()
+            self._unreported -= 1
             done(result)
+        if self._direct_done is not None:
+            self._report_direct(self._direct_done)
+
+    def _report_direct(self, done: Callable[[DirectOutcome], None]) -> None:
+        assert self._direct is not None  # it has written
+        found = self._direct.outcome()
+        if found is None:
+            return
+        self._direct_done = None
+        try:
+            done(DirectOutcome(*found))
+        finally:
+            # The next direct write may have begun.
+            if self._direct_done is None:
+                self._is_holding = False
+                held, self._held = self._held, []
+                self._work.extend(held)
+                if held:
+                    os.eventfd_write(self._has_work, 1)
 
 
 class MemoryDisk:
@@ -106,9 +218,15 @@ class MemoryDisk:
     What a report submits in turn is done after that report has returned, as with a disk that takes time.
     """
 
+    may_write = False
+
     def __init__(self) -> None:
         self._work: deque[tuple[Work, Done]] = deque()
         self._is_working = False
+
+    def write(self, write: DirectWrite, done: Callable[[DirectOutcome], None]) -> bool:
+        """Files in memory have no descriptors."""
+        return False
 
     def submit(self, work: Work, done: Done) -> None:
         """Do the work."""

@@ -8,13 +8,14 @@ passes each durable group to its owner, which publishes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Protocol
 
 import outcome
 import trio
 
-from journal.engine.wal.disk import Disk
+from journal.engine.wal.disk import DirectOutcome, DirectWrite, Disk
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import KINDS, Decision, encode_payload
 from journal.engine.wal.group import Group
@@ -51,6 +52,18 @@ class GroupWriter(Protocol):
         Raises:
             DiskFullError: Nothing is lost; write the same group again later.
             Exception: Nothing of the group may be acknowledged, now or later.
+        """
+        ...
+
+    def place(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> DirectWrite | None:
+        """Where the disk can make the entries durable itself; None if that takes `write_group`. On the event loop."""
+        ...
+
+    def placed(self, write: DirectWrite, result: DirectOutcome) -> None:
+        """Note that the disk has written a group of `place`. On the event loop.
+
+        Raises:
+            Exception: The sync failed; nothing of the group may be acknowledged, now or later.
         """
         ...
 
@@ -266,6 +279,20 @@ class Committer:
 
     def _write(self, group: Group) -> None:
         self._is_writing = True
+        if self._disk.may_write:
+            write = self._writer.place(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn)
+            if write is not None and self._disk.write(write, partial(self._written_directly, group, write)):
+                return
+        self._submit(group)
+
+    def _written_directly(self, group: Group, write: DirectWrite, result: DirectOutcome) -> None:
+        if result.is_written:
+            self._written(outcome.capture(self._writer.placed, write, result))
+        elif group is self._in_flight:
+            # It is written again, as if it had not been tried: the error is told, or waited for, as that of a write.
+            self._submit(group)
+
+    def _submit(self, group: Group) -> None:
         self._disk.submit(
             lambda: self._writer.write_group(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn),
             self._written,

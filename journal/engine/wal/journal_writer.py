@@ -4,20 +4,22 @@ A process trusts only what it wrote and synced itself. What it finds at its star
 after a failed sync the kernel may never write it. So it continues in a new file (`JournalWriter.begin`), and removes
 the files of earlier processes rather than recycling them.
 
-Runs in the disk thread, through the `FileSystem` interface; never on the event loop.
+Runs in the disk thread, through the `FileSystem` interface; never on the event loop. The one exception is a group that
+the disk writes itself: its place is given out and noted on the event loop, while the disk does nothing else.
 """
 
 from __future__ import annotations
 
 import errno
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from time import perf_counter
 
 from journal.engine.wal.background_sync import BackgroundSync
-from journal.engine.wal.disk import RetriableWhenFull
+from journal.engine.wal.disk import DirectOutcome, DirectWrite, RetriableWhenFull
 from journal.engine.wal.entry import GROUP_HEADER_SIZE, encode_group_header
 from journal.engine.wal.journal_file import (
     FIRST_GROUP_POSITION,
@@ -198,6 +200,39 @@ class JournalWriter:
         except OSError as error:
             self._failure = error
             raise
+
+    def place(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> DirectWrite | None:
+        """Where the disk can write and sync a group without this object; None if that takes `write_group`.
+
+        That is so if another file or another sync comes first, and for files that are not the operating system's. On
+        the event loop: the disk does nothing else until `placed` was called.
+        """
+        current = self._current
+        if (
+            current is None
+            or self._failure is not None
+            or self._sync.is_under_way
+            or self._position + GROUP_HEADER_SIZE + size_bytes > self._end
+            or (descriptor := current.direct_fileno()) is None
+        ):
+            return None
+        header = encode_group_header(self._used[-1].header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn)
+        return DirectWrite(descriptor, [header, *entries], self._position, size_bytes, next_lsn)
+
+    def placed(self, write: DirectWrite, result: DirectOutcome) -> None:
+        """Note that a group of `place` was written. On the event loop.
+
+        REQUIRES: it was; otherwise call `write_group`.
+
+        Raises:
+            OSError: The sync failed; nothing of the group may be acknowledged, now or later.
+        """
+        if result.error_number:
+            text = f"fdatasync: {os.strerror(result.error_number)}"
+            self._failure = OSError(result.error_number, text, self._used[-1].path)
+            raise self._failure
+        self.sync_s.observe(result.sync_s)
+        self._note_written(write.size_bytes, write.next_lsn)
 
     def write_copy(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
         """Write entries that are durable elsewhere. They are synced in the background, before anything else is written.
