@@ -87,6 +87,7 @@ class PreloadedPrograms:
 
     def __init__(self) -> None:
         self._before: Any = None
+        self._environment = dict(os.environ)
         self._lock = threading.Lock()
         self.helper: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
@@ -117,7 +118,7 @@ class PreloadedPrograms:
 
     def _start(self, *arguments: Any) -> int:
         """Stands in the place of `_posixsubprocess.fork_exec`, whose arguments and result these are."""
-        wanted = None if self._excused else _program_of(_Start(*arguments))
+        wanted = None if self._excused else _program_of(_Start(*arguments), self._environment)
         if wanted is None:
             return fork_exec(*arguments)
         with self._lock:
@@ -128,7 +129,10 @@ class PreloadedPrograms:
             self._connection, far = socket.socketpair()
             with far:
                 self.helper = subprocess.Popen(
-                    [sys.executable, "-m", __name__, str(far.fileno())], pass_fds=[far.fileno()], cwd=_ROOT
+                    [sys.executable, "-m", __name__, str(far.fileno())],
+                    pass_fds=[far.fileno()],
+                    cwd=_ROOT,
+                    env=self._environment,
                 )
         description = json.dumps(attrs.asdict(wanted)).encode("utf-8", "surrogateescape")
         streams = [wanted.stdin, wanted.stdout, wanted.stderr]
@@ -197,8 +201,12 @@ class _Program:
     limits: list[tuple[int, tuple[int, int]]]
 
 
-def _program_of(start: _Start) -> _Program | None:
-    """The program to fork; None for a start that has to be left as it is."""
+def _program_of(start: _Start, of_helper: Mapping[str, str]) -> _Program | None:
+    """The program to fork; None for a start that has to be left as it is.
+
+    Args:
+        of_helper: The environment of the helper.
+    """
     words = [os.fsdecode(word) for word in start.args]
     ends_with_parent = tuple(words[: len(_ENDS_WITH_PARENT)]) == _ENDS_WITH_PARENT
     if ends_with_parent:
@@ -215,7 +223,7 @@ def _program_of(start: _Start) -> _Program | None:
     ):
         return None
     environment = _environment_of(start.environment)
-    if _read_at_start(environment) != _read_at_start(os.environ):
+    if _read_at_start(environment) != _read_at_start(of_helper):
         return None
     cwd = os.path.abspath(os.fsdecode(start.cwd or "."))
     if not os.path.isdir(cwd):

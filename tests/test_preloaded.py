@@ -188,6 +188,13 @@ def test_what_a_fork_cannot_give_is_a_new_interpreter(
     assert _is_new([command[0], *words, *command[1:]], cwd=tmp_path, **options)
 
 
+def test_a_variable_that_is_set_for_all_programs_later_is_no_less_another_one(
+    programs: PreloadedPrograms, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOURNAL_PURE_PYTHON", os.environ.get("JOURNAL_PURE_PYTHON", "") + "1")
+    assert _is_new(command, cwd=tmp_path)
+
+
 def test_the_process_that_forks_ends_with_the_one_that_started_it(command: list[str], tmp_path: Path) -> None:
     programs = PreloadedPrograms()
     programs.install()
