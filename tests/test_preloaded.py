@@ -143,7 +143,7 @@ def test_its_threads_end_before_it_does(programs: PreloadedPrograms, command: li
     assert done.stdout == "the thread ended\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_signal_ends_it_as_any_process(
     programs: PreloadedPrograms, command: list[str], tmp_path: Path, number: signal.Signals
 ) -> None:

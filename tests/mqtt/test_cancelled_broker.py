@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import trio
 from trio.testing import memory_stream_pair
@@ -25,6 +27,9 @@ class NeverAnswered:
 
     async def wait(self) -> None:
         await trio.sleep_forever()
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        pass
 
     def result_nowait(self) -> None:
         raise trio.WouldBlock
