@@ -142,13 +142,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow("breaks the storage of a running server")
 def test_a_nearly_full_disk_refuses_appends_before_it_is_full_and_takes_them_again(small_disk: Path) -> None:
     data = small_disk / "data"
-    with running(data, "storage.disk_reserve_bytes=6 MiB", "storage.flush_interval_ms=20") as server:
+    # What is appended between two looks at the free space is far less than half of the reserve.
+    with running(data, "storage.disk_reserve_bytes=10 MiB", "storage.flush_interval_ms=20") as server:
         with server.client() as client:
             handle = client.open("a", ShardConfig())
             stored: list[bytes] = []
-            with pytest.raises(DiskFullError, match=r"left, under the reserve of 6.00 MiB .*disk_reserve_bytes"):
-                for _ in range(400):
-                    value = os.urandom(64 << 10)
+            with pytest.raises(DiskFullError, match=r"left, under the reserve of 10.0 MiB .*disk_reserve_bytes"):
+                for _ in range(1600):
+                    value = os.urandom(16 << 10)
                     client.append(handle, value)
                     stored.append(value)
             assert len(stored) > 20
