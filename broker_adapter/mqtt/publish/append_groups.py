@@ -22,39 +22,42 @@ _RECORD_BYTES: Final = 64
 _HEADER_BYTES: Final = 8
 
 
-@attrs.define(slots=True, eq=False)
+@attrs.frozen(slots=True, eq=False)
 class AppendGroup:
     """Messages for one shard, in order; for the shard of a cache queue, with the queue's writer.
 
     Attributes:
-        size_bytes: About as much as their batch will have, and no less.
+        sizes: About as many bytes as each message will have in their batch, and no less.
     """
 
     shard: str
     queue: QueueWriter | None = None
     received: list[Received] = attrs.Factory(list)
     records: list[Record] = attrs.Factory(list)
-    size_bytes: int = 0
+    sizes: list[int] = attrs.Factory(list)
 
     def add(self, received: Received, record: Record, size_bytes: int) -> None:
         """Add the next message."""
         self.received.append(received)
         self.records.append(record)
-        self.size_bytes += size_bytes
+        self.sizes.append(size_bytes)
 
     def parts(self, limit_bytes: int) -> Iterator[AppendGroup]:
         """The same messages in groups within a limit; a message that is larger than that is alone."""
-        if self.size_bytes <= limit_bytes:
+        if sum(self.sizes) <= limit_bytes:
             yield self
             return
-        part = AppendGroup(self.shard, self.queue)
-        for received, record in zip(self.received, self.records, strict=True):
-            size_bytes = size_of(record.topic, record.headers) + len(record.value)
-            if part.records and part.size_bytes + size_bytes > limit_bytes:
-                yield part
-                part = AppendGroup(self.shard, self.queue)
-            part.add(received, record, size_bytes)
-        yield part
+        start = part_bytes = 0
+        for end, size_bytes in enumerate(self.sizes):
+            if end > start and part_bytes + size_bytes > limit_bytes:
+                yield self._part(start, end)
+                start, part_bytes = end, 0
+            part_bytes += size_bytes
+        yield self._part(start, len(self.sizes))
+
+    def _part(self, start: int, end: int) -> AppendGroup:
+        chosen = slice(start, end)
+        return AppendGroup(self.shard, self.queue, self.received[chosen], self.records[chosen], self.sizes[chosen])
 
 
 def size_of(topic: str, headers: Headers) -> int:
