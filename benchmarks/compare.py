@@ -78,7 +78,10 @@ def unpack(revision: str, directory: Path) -> State:
         raise CompareError(f"git knows no revision {revision!r} here")
     archive = subprocess.run(["git", "-C", str(ROOT), "archive", revision], capture_output=True, check=True)
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(directory, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            files.extractall(directory, filter="data")
+        else:  # Python before 3.11.4; the archive is git's own
+            files.extractall(directory)
     if (directory / "hatch_build.py").exists():
         # Its compiled loops, which are not among the files; where they cannot be built, both states have none.
         subprocess.run([sys.executable, "hatch_build.py"], cwd=directory, check=True)
