@@ -3,8 +3,8 @@
 Tests start servers, brokers and commands by the thousand. Of half a second of a processor that each start takes, four
 fifths are imports. So while `PreloadedPrograms` is installed, a process of tests has one helper process which has the
 modules loaded. `python -m module arguments` becomes a fork of the helper that runs the module as `__main__`: a process
-with an id, an environment, streams and an end of its own, and a child of the process of tests (CLONE_PARENT), so that
-whoever started it waits for it and sends signals to it as always.
+with an id, an environment, streams and an end of its own. It is a child of the process of tests (CLONE_PARENT), which
+can wait for it and send signals to it, as to any other.
 
 A start is left as it is if it asks for something that a fork cannot give: other options of the interpreter, other
 variables that the interpreter or a library reads when it starts, descriptors to be passed on, another user. So is
@@ -66,7 +66,6 @@ _CLONE_PARENT: Final = 0x8000
 _LIMITS: Final = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
 _SET_DEATH_SIGNAL: Final = 1
 _LENGTH_BYTES: Final = 8
-_MOST_PIECE_BYTES: Final = 1 << 16
 _READ_AT_START: Final = ("PYTHON", "LD_", "MALLOC_", "MIMALLOC_", "JOURNAL_PURE", "LC_", "LANG", "GLIBC_", "OPENSSL_")
 """How the variables begin that the interpreter, the C library or a module reads while it is loaded."""
 
@@ -280,10 +279,12 @@ def _serve(connection: socket.socket) -> _Program | None:
         pid = _fork_sibling()
         if pid == 0:
             signal.signal(signal.SIGINT, at_interrupt)
-            _become(program)
-            # Not before: the process of tests may send a signal to its session at once.
-            connection.sendall(os.getpid().to_bytes(_LENGTH_BYTES, "big"))
-            connection.close()
+            try:
+                _become(program)
+            finally:
+                # Not before: the process of tests may send a signal to its session at once.
+                connection.sendall(os.getpid().to_bytes(_LENGTH_BYTES, "big"))
+                connection.close()
             _take_streams(descriptors)
             return program
         for descriptor in descriptors:

@@ -23,6 +23,8 @@ from hypothesis import settings
 REPOSITORY: Final = Path(__file__).parents[1]
 TESTS: Final = (
     "tests/journal/test_append_loop.py",
+    "tests/journal/test_direct_commits.py",
+    "tests/journal/test_disk.py",
     "tests/mqtt/codec/test_publish_template.py",
     "tests/shards/test_column_encoder.py",
     "tests/shards/test_compiled.py",

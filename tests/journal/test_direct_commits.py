@@ -122,6 +122,20 @@ async def test_an_engine_writes_by_both_ways_and_everything_is_there_afterwards(
 
 
 @needs_direct_writes
+async def test_only_small_groups_are_written_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With large ones, too, commits end sooner, the next groups are smaller, and more of them cost more time."""
+    directly, through = count_groups(monkeypatch, fails=lambda _: False)
+    async with engine_in(tmp_path / "data") as engine:
+        await engine.create_shard("s", ShardConfig())
+        directly.clear()
+        through.clear()
+        for size_bytes in (100, 3000, 5000, 100):
+            await append(engine, "s", b"x" * size_bytes)
+    assert [write.size_bytes < 4096 for write in directly] == [True] * 3
+    assert len(through) == 1
+
+
+@needs_direct_writes
 async def test_a_failed_sync_of_a_direct_write_acknowledges_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
