@@ -35,7 +35,6 @@ each shard and each word of an index."""
 _LONG_S = 0.1
 """A group that is in flight for so long is waited for without the memory of those after it."""
 
-
 _DIRECT_BYTES: Final = 4096
 """Larger groups are those of many appends under way. A commit that ends sooner would make the next groups smaller, and
 many small ones take more of the event loop: MQTT publishes became a quarter slower."""
@@ -294,7 +293,7 @@ class Committer:
         if result.is_written:
             self._written(outcome.capture(self._writer.placed, write, result))
         elif group is self._in_flight:
-            # It is written again, as if it had not been tried: the error is told, or waited for, as that of a write.
+            # The journal writes all of it again. If that fails too, it raises the error, which is handled as always.
             self._submit(group)
 
     def _submit(self, group: Group) -> None:
