@@ -20,6 +20,7 @@ from tests.durations import DurationRecorder, recorded_processor_s
 from tests.preloaded import PreloadedPrograms
 from tests.steady_clock import SteadyClock
 from tests.still_running import StillRunning
+from tests.time_limits import limit_time
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -116,6 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         tiers.check_reasons(item)
         tiers.check_bounds(item)
+        limit_time(item)
         if is_quick:
             tiers.try_few(item)
 

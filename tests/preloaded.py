@@ -8,8 +8,8 @@ can wait for it and send signals to it, as to any other.
 
 A start is left as it is if it asks for something that a fork cannot give: other options of the interpreter, other
 variables that the interpreter or a library reads when it starts, descriptors to be passed on, another user. So is
-every start in a test with the mark `own_interpreter`, everything that a shell or another program starts, and
-everything on other systems than Linux.
+every start in a test with the mark `own_interpreter`, everything that a shell or another program starts,
+everything on other systems than Linux, and what other threads start before the main thread has started something.
 """
 
 from __future__ import annotations
@@ -117,7 +117,11 @@ class PreloadedPrograms:
 
     def _start(self, *arguments: Any) -> int:
         """Stands in the place of `_posixsubprocess.fork_exec`, whose arguments and result these are."""
-        wanted = None if self._excused else _program_of(_Start(*arguments), self._environment)
+        # To the system, a process is the child of a thread. When the thread ends that has started the helper, it kills
+        # those forked until then that are to end with their parent. So that is the main thread.
+        is_possible = self._connection is not None or threading.current_thread() is threading.main_thread()
+        is_possible = is_possible and not self._excused
+        wanted = _program_of(_Start(*arguments), self._environment) if is_possible else None
         if wanted is None:
             return fork_exec(*arguments)
         with self._lock:

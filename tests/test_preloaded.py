@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,6 +205,36 @@ def test_the_process_that_forks_ends_with_the_one_that_started_it(command: list[
     programs.uninstall()
     assert helper is not None
     assert helper.returncode == 0
+
+
+def test_a_program_outlives_the_thread_that_started_the_first_one(command: list[str], tmp_path: Path) -> None:
+    """The system kills what is to end with its parent when the parent's thread ends that started it."""
+    programs = PreloadedPrograms()
+    programs.install()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def start_one() -> None:
+        _told(command, cwd=tmp_path)
+        begun.set()
+        go_on.wait()
+
+    thread = threading.Thread(target=start_one)
+    thread.start()
+    begun.wait()
+    with subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", *command, "wait"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waiting\n"
+        go_on.set()
+        while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+            thread.join(0.01)
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+    programs.uninstall()
 
 
 @pytest.mark.own_interpreter("that is its subject")
