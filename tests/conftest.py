@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -87,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--own-interpreters",
         action="store_true",
-        help="fork no programs (tests/preloaded.py)",
+        help="start programs as users do: fork none (tests/preloaded.py), and let Java compile as it does by itself",
     )
 
 
@@ -97,6 +98,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(StillRunning(), "still-running")
     if not config.getoption("--own-interpreters"):
         _programs.install()
+        # Spark passes these options to each Java. Queries of tests are over before thorough compilation pays.
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 def pytest_unconfigure() -> None:
@@ -132,14 +135,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return LongestFirst(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    # The collector would look again and again at ten thousand tests, of which nothing is released.
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    # The collector need not look at ten thousand tests each time.
+    gc.enable()
+    # Nor need it look at them later. At the end, extension modules check that all of theirs is released.
     gc.collect()
     gc.freeze()
-
-
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)
 
 
 def pytest_sessionstart() -> None:

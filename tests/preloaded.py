@@ -8,8 +8,8 @@ can wait for it and send signals to it, as to any other.
 
 A start is left as it is if it asks for something that a fork cannot give: other options of the interpreter, other
 variables that the interpreter or a library reads when it starts, descriptors to be passed on, another user. So is
-every start in a test with the mark `own_interpreter`, everything that a shell or another program starts,
-everything on other systems than Linux, and what other threads start before the main thread has started something.
+every start in a test with the mark `own_interpreter`, everything that a shell or another program starts, and
+everything on other systems than Linux.
 """
 
 from __future__ import annotations
@@ -52,12 +52,18 @@ _LOADED: Final = (
     "journal.cli.connection",
     "journal.cli.serve",
     "journal.client",
+    "journal.engine.parquet.worker",
     "journal.server",
     "journal.settings.server_file",
     "rocksdict",
+    "shards.parquet.shared_file",
+    "shards.parquet.shared_reading",
     "shards.seams.rocks_store",
 )
 """What servers, brokers and the commands that tests start most often load. None of it may start a thread."""
+
+_NO_THREADS: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OPENBLAS_NUM_THREADS": "1"}
+"""With these variables in its environment, pyarrow and numpy start no thread when they are loaded."""
 
 _CLONE_CALL: Final = {"x86_64": 56, "aarch64": 220}
 """Number of the system call `clone`, by machine."""
@@ -89,6 +95,7 @@ class PreloadedPrograms:
         self._environment = dict(os.environ)
         self._lock = threading.Lock()
         self.helper: subprocess.Popen[bytes] | None = None
+        self._keeper: threading.Thread | None = None
         self._connection: socket.socket | None = None
 
     def install(self) -> None:
@@ -101,10 +108,10 @@ class PreloadedPrograms:
         if self._before is not None:
             subprocess._fork_exec = self._before  # type: ignore[attr-defined]
             self._before = None
-        if self._connection is not None and self.helper is not None:
+        if self._connection is not None and self._keeper is not None:
             self._connection.close()
-            self.helper.wait()
-            self._connection = self.helper = None
+            self._keeper.join()
+            self._connection = self._keeper = None
 
     @contextlib.contextmanager
     def excused(self) -> Iterator[None]:
@@ -117,11 +124,7 @@ class PreloadedPrograms:
 
     def _start(self, *arguments: Any) -> int:
         """Stands in the place of `_posixsubprocess.fork_exec`, whose arguments and result these are."""
-        # To the system, a process is the child of a thread. When the thread ends that has started the helper, it kills
-        # those forked until then that are to end with their parent. So that is the main thread.
-        is_possible = self._connection is not None or threading.current_thread() is threading.main_thread()
-        is_possible = is_possible and not self._excused
-        wanted = _program_of(_Start(*arguments), self._environment) if is_possible else None
+        wanted = None if self._excused else _program_of(_Start(*arguments), self._environment)
         if wanted is None:
             return fork_exec(*arguments)
         with self._lock:
@@ -129,14 +132,7 @@ class PreloadedPrograms:
 
     def _fork(self, wanted: _Program) -> int:
         if self._connection is None:
-            self._connection, far = socket.socketpair()
-            with far:
-                self.helper = subprocess.Popen(
-                    [sys.executable, "-m", __name__, str(far.fileno())],
-                    pass_fds=[far.fileno()],
-                    cwd=_ROOT,
-                    env=self._environment,
-                )
+            self._connection = self._start_helper()
         description = json.dumps(attrs.asdict(wanted)).encode("utf-8", "surrogateescape")
         streams = [wanted.stdin, wanted.stdout, wanted.stderr]
         self._connection.sendall(len(description).to_bytes(_LENGTH_BYTES, "big"))
@@ -146,8 +142,33 @@ class PreloadedPrograms:
         assert len(answer) == _LENGTH_BYTES, "the process that forks programs has ended"
         return int.from_bytes(answer, "big")
 
+    def _start_helper(self) -> socket.socket:
+        near, far = socket.socketpair()
+        begun = threading.Event()
+
+        def keep() -> None:
+            try:
+                with far:
+                    self.helper = subprocess.Popen(
+                        [sys.executable, "-m", __name__, str(far.fileno())],
+                        pass_fds=[far.fileno()],
+                        cwd=_ROOT,
+                        env={**self._environment, **_NO_THREADS},
+                    )
+            finally:
+                begun.set()
+            self.helper.wait()
+
+        # To the system, a process is the child of a thread. When that thread ends, the system kills its children that
+        # are to end with their parent, and what the helper forks are the children of the thread that started it.
+        self._keeper = threading.Thread(target=keep, name="preloaded-programs", daemon=True)
+        self._keeper.start()
+        begun.wait()
+        return near
+
 
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PATH: Final = "PYTHONPATH"
 
 
 @attrs.frozen
@@ -186,6 +207,7 @@ class _Program:
     Attributes:
         module: What stands after `-m`.
         arguments: What stands after the module.
+        finds_root: It searches for modules in the project's directory after its own.
         stdin, stdout, stderr: Descriptors; 0, 1 and 2 for those of the process of tests.
         umask: Of the process of tests.
         limits: Its soft and hard limit of each resource, by the number of the resource.
@@ -194,6 +216,7 @@ class _Program:
     module: str
     arguments: list[str]
     cwd: str
+    finds_root: bool
     environment: dict[str, str]
     stdin: int
     stdout: int
@@ -226,7 +249,12 @@ def _program_of(start: _Start, of_helper: Mapping[str, str]) -> _Program | None:
     ):
         return None
     environment = _environment_of(start.environment)
-    if _read_at_start(environment) != _read_at_start(of_helper):
+    read_at_start = _read_at_start(environment)
+    finds_root = read_at_start.get(_PATH) == _ROOT and _PATH not in of_helper
+    if finds_root:
+        # So engines start their workers. The helper has its modules from there, too.
+        del read_at_start[_PATH]
+    if read_at_start != _read_at_start(of_helper):
         return None
     cwd = os.path.abspath(os.fsdecode(start.cwd or "."))
     if not os.path.isdir(cwd):
@@ -240,6 +268,7 @@ def _program_of(start: _Start, of_helper: Mapping[str, str]) -> _Program | None:
         module=words[2],
         arguments=words[3:],
         cwd=cwd,
+        finds_root=finds_root,
         environment=environment,
         stdin=stdin,
         stdout=stdout,
@@ -351,6 +380,8 @@ def _run(program: _Program) -> None:
     sys.orig_argv = [sys.executable, "-m", program.module, *program.arguments]
     sys.argv = [program.module, *program.arguments]
     sys.path[0] = program.cwd
+    if program.finds_root:
+        sys.path.insert(1, _ROOT)
     sys.modules.pop(program.module, None)
     status = 0
     try:

@@ -39,7 +39,7 @@ if what == "tell":
         "buffered": [sys.stdout.line_buffering, sys.stderr.line_buffering],
         "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         "pipe": signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN, "death signal": death_signal.value,
-        "read": sys.stdin.read(), "path": sys.path[0],
+        "read": sys.stdin.read(), "path": sys.path,
     }, sys.stdout)
     print(file=sys.stdout)
     print("to stderr", file=sys.stderr)
@@ -97,6 +97,19 @@ def test_a_forked_program_finds_what_a_new_interpreter_finds(
     assert forked.pop("pid") != new.pop("pid")
     assert forked == new
     assert forked["parent"] == os.getpid()
+
+
+def test_a_program_that_is_to_find_the_project_finds_it(
+    programs: PreloadedPrograms, command: list[str], tmp_path: Path
+) -> None:
+    """Engines start their workers so."""
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    forked = _told(command, cwd=tmp_path, env=environment)
+    with programs.excused():
+        new = _told(command, cwd=tmp_path, env=environment)
+    assert forked.pop("pid") != new.pop("pid")
+    assert forked == new
+    assert not _is_new(command, cwd=tmp_path, env=environment)
 
 
 def test_it_is_a_fork(programs: PreloadedPrograms, command: list[str], tmp_path: Path) -> None:
@@ -176,6 +189,7 @@ def test_programs_run_at_the_same_time(programs: PreloadedPrograms, command: lis
     ("options", "words"),
     [
         ({"env": {**os.environ, "PYTHONUTF8": "1"}}, []),
+        ({"env": {**os.environ, "PYTHONPATH": "/elsewhere"}}, []),
         ({"preexec_fn": os.getpid}, []),
         ({"umask": 0o77}, []),
         ({"process_group": 0}, []),

@@ -45,8 +45,8 @@ def spark() -> Iterator[SparkSession]:
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
-        # Queries here are over before thorough compilation pays: without it they take half the processor time.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # With less thorough compilation (tests/conftest.py) and this collector they take half the processor time.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     }
     if drivers := driver_path():
         settings["spark.driver.extraClassPath"] = drivers

@@ -74,7 +74,11 @@ def test_without_spark_it_says_what_brings_it(
 
 
 @pytest.mark.slow("runs Spark")
-def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_shows_what_is_waited_for(tmp_path: Path) -> None:
+def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_shows_what_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a user has it: other tests give Java an option (tests/conftest.py).
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     SealedTree(tmp_path).convert("plant/1", values(2))
     command = [sys.executable, "-m", "spark_export.cli.main", "sql", str(tmp_path), "select count(*) as n from sealed"]
     terminal, its_end = os.openpty()
