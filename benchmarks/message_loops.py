@@ -1,8 +1,8 @@
 """What is done for each message that is appended or delivered, in Python and compiled, in turns, without sockets.
 
-Values are encoded as batches, as a client does, records are decoded from the body of a batch, and PUBLISH packets are
-made, each message for one client. Both forms get
-the same input, a piece each in turns, so that the noise of the machine is in both figures.
+Values are encoded as batches, as a client does, records are decoded from the body of a batch, PUBLISH packets are made,
+each message for one client, and received PUBLISH and PUBACK packets are read. Both forms get the same input, a piece
+each in turns, so that the noise of the machine is in both figures.
 
 ``python -m benchmarks.message_loops [--work KEY] [--form pure|compiled] [--pieces N]`` does so many pieces by one form
 alone, for tools that count instructions.
@@ -18,7 +18,9 @@ from typing import Final
 
 from benchmarks.load import Timing
 from benchmarks.runs import Measurement, Row, UnavailableError
-from broker_adapter.mqtt_codec import EMPTY, Properties, Version, publish_template
+from broker_adapter.mqtt_codec import EMPTY, Decoder, Packet, Properties, Version, publish_template
+from broker_adapter.mqtt_codec import encode as packet_of
+from broker_adapter.mqtt_codec.packets import Puback, Publish
 from broker_adapter.mqtt_codec.publish_template import PurePublishTemplate, make_template
 from shards import compiled
 from shards.format.batch import encode
@@ -66,6 +68,23 @@ def _packets(version: Version, values: Properties, form: str) -> Callable[[], ob
     ]
 
 
+class _DecoderInPython(Decoder):
+    __slots__ = ()
+    read_usual = None
+
+
+def _received(version: Version, packet: Callable[[int], Packet], form: str) -> Callable[[], object]:
+    """Read packets that come 500 at a time."""
+    decoder = (_DecoderInPython if form == "pure" else Decoder)(version=version)
+    data = b"".join(packet_of(packet(number), version) for number in range(1, 501))
+    chunks = range(MESSAGES // 500)
+    return lambda: [decoder.receive(data) for _ in chunks]
+
+
+def _publish(number: int) -> Publish:
+    return Publish(_TOPIC, _PAYLOAD, 1, packet_id=number)
+
+
 WORK: Final[Mapping[str, tuple[str, Callable[[str], Callable[[], object]]]]] = {
     "decoded.batch": ("records with two headers decoded, 100 a batch", functools.partial(_records, 100)),
     "decoded.one": ("the same, one a batch", functools.partial(_records, 1)),
@@ -73,6 +92,9 @@ WORK: Final[Mapping[str, tuple[str, Callable[[str], Callable[[], object]]]]] = {
     "encoded.v311": ("PUBLISH of QoS 1 made, MQTT 3.1.1", functools.partial(_packets, Version.V311, EMPTY)),
     "encoded.v5": ("the same, MQTT 5 without properties", functools.partial(_packets, Version.V5, EMPTY)),
     "encoded.properties": ("the same with three properties", functools.partial(_packets, Version.V5, _PROPERTIES)),
+    "received.v311": ("PUBLISH of QoS 1 read, MQTT 3.1.1", functools.partial(_received, Version.V311, _publish)),
+    "received.v5": ("the same, MQTT 5 without properties", functools.partial(_received, Version.V5, _publish)),
+    "received.puback": ("PUBACK read", functools.partial(_received, Version.V5, Puback)),
 }
 """By key: a title, and what makes a function that does a piece of the work in one form."""
 

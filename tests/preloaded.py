@@ -381,7 +381,8 @@ def _run(program: _Program) -> None:
     sys.argv = [program.module, *program.arguments]
     sys.path[0] = program.cwd
     if program.finds_root:
-        sys.path.insert(1, _ROOT)
+        # Once: an editable install has it at the end, where a new interpreter would leave it out.
+        sys.path[1:] = [_ROOT, *(path for path in sys.path[1:] if path != _ROOT)]
     sys.modules.pop(program.module, None)
     status = 0
     try:

@@ -25,6 +25,7 @@ TESTS: Final = (
     "tests/journal/test_append_loop.py",
     "tests/journal/test_direct_commits.py",
     "tests/journal/test_disk.py",
+    "tests/mqtt/codec/test_packet_reader.py",
     "tests/mqtt/codec/test_publish_template.py",
     "tests/shards/test_column_encoder.py",
     "tests/shards/test_compiled.py",

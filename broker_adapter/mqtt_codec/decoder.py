@@ -3,13 +3,17 @@
 Invariant (tested with random bytes): any bytes yield packets and then possibly one `MqttProtocolError`, and the outcome
 is the same however the bytes are cut into chunks. At most the beginning of one packet is buffered, and nothing of a
 packet that is refused by its fixed header.
+
+Clients send PUBLISH and PUBACK packets by the thousand. So there is the same for those of them in which nothing is
+unusual in C (`shards/compiled/packet_reader.c`), which is used where it was built. It leaves every other packet to the
+readers here. A property compares both.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from broker_adapter.mqtt_codec.acknowledgement_bodies import read_acknowledgement
 from broker_adapter.mqtt_codec.connection_bodies import (
@@ -30,14 +34,17 @@ from broker_adapter.mqtt_codec.packets import (
     Pingresp,
     Puback,
     Pubcomp,
+    Publish,
     Pubrec,
     Pubrel,
     Version,
 )
 from broker_adapter.mqtt_codec.primitives import MAX_VARIABLE
+from broker_adapter.mqtt_codec.properties import EMPTY
 from broker_adapter.mqtt_codec.publish_bodies import FIRST_BYTES as PUBLISH_FIRST_BYTES
 from broker_adapter.mqtt_codec.publish_bodies import read_publish
 from broker_adapter.mqtt_codec.subscription_bodies import read_suback, read_subscribe, read_unsuback, read_unsubscribe
+from shards import compiled
 
 Reader: TypeAlias = Callable[[int, bytes, int, int], Packet]
 Readers: TypeAlias = tuple[Reader | None, ...]
@@ -68,6 +75,9 @@ class Decoder:
         "max_packet_bytes",
         "version",
     )
+
+    read_usual: ClassVar[Callable[..., int] | None] = compiled.read_packets
+    """Reads PUBLISH and PUBACK packets in which nothing is unusual; None if there is only the form in Python."""
 
     def __init__(
         self,
@@ -147,6 +157,12 @@ class Decoder:
         readers, end, limit, size_bytes = self._readers, len(data), self._limit_bytes, 0
         while at < end:
             first, size_bytes = data[at], 0
+            if _FIRST_USUAL <= first <= _LAST_USUAL and self.read_usual is not None and self.version is not None:
+                has_properties = self.version is Version.V5
+                at = self.read_usual(data, at, limit, has_properties, Publish, Puback, EMPTY, packets)
+                if at == end:
+                    break
+                first = data[at]
             reader = readers[first]
             if reader is None and (self.version is None or is_no_type(first)):
                 raise refusal(first, self._sender, self.version, authenticates=self._authenticates)
@@ -233,4 +249,6 @@ def _readers(version: Version, sender: Side, authenticates: bool) -> Readers:
     return _table(readers)
 
 
+_FIRST_USUAL: Final = min(PUBLISH_FIRST_BYTES)
+_LAST_USUAL: Final = first_byte(PacketType.PUBACK)
 _BEFORE_CONNECT: Final = _table({first_byte(PacketType.CONNECT): read_connect})

@@ -24,12 +24,13 @@ __all__ = [
     "direct_writer_type",
     "encode_binary",
     "publish_template",
+    "read_packets",
     "size_of_items",
 ]
 
 PURE_PYTHON: Final = "JOURNAL_PURE_PYTHON"
 """Environment variable; if it is set and not empty, every loop is the one in Python."""
-INTERFACE: Final = 4
+INTERFACE: Final = 5
 """Changed with the functions and classes of the module, so that one that was built before is not used."""
 
 
@@ -67,3 +68,6 @@ direct_writer_type: type[DirectWriter] | None = getattr(_module, "DirectWriter",
 
 publish_template: Callable[..., PublishTemplate] | None = None if _module is None else _module.publish_template
 """What makes the templates of `broker_adapter.mqtt_codec.publish_template` in C; None if those in Python are used."""
+
+read_packets: Callable[..., int] | None = None if _module is None else _module.read_packets
+"""The reader of usual packets for `broker_adapter.mqtt_codec.decoder` in C; None if Python reads all of them."""

@@ -2,6 +2,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+_Packet = TypeVar("_Packet")
 _Record = TypeVar("_Record")
 
 CRC32C: str
@@ -23,6 +24,17 @@ def decode_records(
 ) -> list[_Record] | None: ...
 def encode_binary(items: Sequence[bytes], /) -> bytes | None: ...
 def size_of_items(items: Sequence[bytes], /) -> int | None: ...
+def read_packets(
+    data: bytes,
+    at: int,
+    limit: int,
+    has_properties: bool,
+    publish: Callable[..., _Packet],
+    puback: Callable[[int], _Packet],
+    properties: object,
+    packets: list[_Packet],
+    /,
+) -> int: ...
 def publish_template(
     first: int, topic: str, payload: bytes, has_properties: bool, expiry_interval_s: int | None, rest: bytes, /
 ) -> PublishTemplate: ...

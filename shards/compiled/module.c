@@ -7,7 +7,7 @@
  */
 #include "module.h"
 
-#define INTERFACE 4 /* of `shards.compiled`, which does not use a module with another one */
+#define INTERFACE 5 /* of `shards.compiled`, which does not use a module with another one */
 
 #ifndef LOOPS_SOURCES
 #define LOOPS_SOURCES "" /* checksum of the sources; the build hook passes it, a test compares it */
@@ -49,6 +49,10 @@ PyDoc_STRVAR(encode_binary_doc,
 PyDoc_STRVAR(size_of_items_doc,
 "size_of_items(items, /)\n--\n\n"
 "The sum of the items' sizes; None unless they are a list or tuple of bytes.");
+
+PyDoc_STRVAR(read_packets_doc,
+"read_packets(data, at, limit, has_properties, publish, puback, properties, packets, /)\n--\n\n"
+"Adds usual PUBLISH and PUBACK packets to a list, see `broker_adapter.mqtt_codec.decoder`; where the others begin.");
 
 PyDoc_STRVAR(publish_template_doc,
 "publish_template(first, topic, payload, has_properties, expiry_interval_s, rest, /)\n--\n\n"
@@ -103,6 +107,7 @@ static PyMethodDef module_methods[] = {
     {"decode_records", (PyCFunction)(void (*)(void))decode_records, METH_FASTCALL, decode_records_doc},
     {"encode_binary", encode_binary, METH_O, encode_binary_doc},
     {"size_of_items", size_of_items, METH_O, size_of_items_doc},
+    {"read_packets", (PyCFunction)(void (*)(void))read_packets, METH_FASTCALL, read_packets_doc},
     {"publish_template", (PyCFunction)(void (*)(void))publish_template, METH_FASTCALL, publish_template_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -23,6 +23,7 @@ extern PyType_Spec direct_writer_spec;
 PyObject *decode_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *encode_binary(PyObject *module, PyObject *items);
 PyObject *size_of_items(PyObject *module, PyObject *items);
+PyObject *read_packets(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *publish_template(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 
 /* All formats but MQTT have the lowest byte first, as these machines have. */

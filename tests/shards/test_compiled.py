@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shards.compiled
+from broker_adapter.mqtt_codec import primitives, publish_bodies
+from broker_adapter.mqtt_codec.packet_types import PacketType
 from shards import compiled
 from shards.format import batch_header, columns
 from shards.format.checksum import crc32c
@@ -28,6 +30,7 @@ def described(directory: Path | None = None, **environment: str) -> str:
     program = (
         "from shards import compiled as c;"
         "loops = {c.append_loop_type, c.decode_records, c.encode_binary, c.size_of_items, c.publish_template};"
+        "loops |= {c.read_packets};"
         "print(*{loop is not None for loop in loops}, c.DESCRIPTION)"
     )
     done = subprocess.run(
@@ -119,6 +122,11 @@ def test_its_checksum_of_long_data_is_as_well(blocks: int, rest: int, seed: int,
         ("append_loop", "REMEMBERED_RUNS", producer_state.REMEMBERED_RUNS),
         ("append_loop", "HALF_OF_SEQUENCES", producer_state.HALF),
         ("module", "INTERFACE", compiled.INTERFACE),
+        ("packet_reader", "PUBLISH", int(PacketType.PUBLISH) << 4),
+        ("packet_reader", "PUBACK", int(PacketType.PUBACK) << 4),
+        ("packet_reader", "RETAIN", publish_bodies.RETAIN),
+        ("packet_reader", "DUP", publish_bodies.DUP),
+        ("packet_reader", "MAX_VARIABLE_BYTES", primitives.MAX_VARIABLE_BYTES),
         *[
             ("record_decoder", f"COLUMN_{name}", value)
             for name, value in vars(columns.Column).items()
