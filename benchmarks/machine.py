@@ -31,8 +31,11 @@ def machine(directory: Path) -> dict[str, Any]:
 
 
 def build_of_python() -> str:
-    """How this Python was built: with profile-guided and link-time optimisation, it is faster by a fifth and more."""
+    """How this Python was configured: with profile-guided and link-time optimisation, it is faster by a fifth and more.
+
+    Debian optimises its own by other means, which no setting of that Python shows.
+    """
     arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
     kinds = {"PGO": "--enable-optimizations", "LTO": "--with-lto"}
     found = [kind for kind, argument in kinds.items() if argument in arguments and f"{argument}=no" not in arguments]
-    return f"built with {' and '.join(found)}" if found else "built without PGO and LTO"
+    return f"configured with {' and '.join(found)}" if found else "configured without PGO and LTO"

@@ -35,16 +35,16 @@ def test_the_output_says_which_python_and_which_form_it_is_of(
     machine = json.loads(result.read_text())["machine"]
     assert machine["hot loops"] == compiled.DESCRIPTION
     assert f"hot loops {compiled.DESCRIPTION}" in shown
-    assert "built with" in machine["python"]
+    assert "configured with" in machine["python"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("'--enable-optimizations' '--with-lto'", "built with PGO and LTO"),
-        ("'--with-lto=thin'", "built with LTO"),
-        ("'--enable-shared'", "built without PGO and LTO"),
-        (None, "built without PGO and LTO"),
+        ("'--enable-optimizations' '--with-lto'", "configured with PGO and LTO"),
+        ("'--with-lto=thin'", "configured with LTO"),
+        ("'--enable-shared'", "configured without PGO and LTO"),
+        (None, "configured without PGO and LTO"),
     ],
 )
 def test_how_this_python_was_built(arguments: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
