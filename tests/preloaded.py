@@ -72,7 +72,10 @@ _CLONE_PARENT: Final = 0x8000
 _LIMITS: Final = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
 _SET_DEATH_SIGNAL: Final = 1
 _LENGTH_BYTES: Final = 8
-_READ_AT_START: Final = ("PYTHON", "LD_", "MALLOC_", "MIMALLOC_", "JOURNAL_PURE", "LC_", "LANG", "GLIBC_", "OPENSSL_")
+_READ_AT_START: Final = (
+    *("PYTHON", "LD_", "MALLOC_", "MIMALLOC_", "JOURNAL_PURE", "LC_", "LANG", "GLIBC_", "OPENSSL_"),
+    *("ARROW_", "JE_ARROW_", "OMP_", "OPENBLAS_"),
+)
 """How the variables begin that the interpreter, the C library or a module reads while it is loaded."""
 
 _ENDS_WITH_PARENT: Final = ("setpriv", "--pdeathsig", "KILL")

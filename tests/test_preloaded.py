@@ -190,6 +190,7 @@ def test_programs_run_at_the_same_time(programs: PreloadedPrograms, command: lis
     [
         ({"env": {**os.environ, "PYTHONUTF8": "1"}}, []),
         ({"env": {**os.environ, "PYTHONPATH": "/elsewhere"}}, []),
+        ({"env": {**os.environ, "OPENBLAS_NUM_THREADS": "3"}}, []),
         ({"preexec_fn": os.getpid}, []),
         ({"umask": 0o77}, []),
         ({"process_group": 0}, []),
@@ -221,20 +222,30 @@ def test_the_process_that_forks_ends_with_the_one_that_started_it(command: list[
     assert helper.returncode == 0
 
 
-def test_a_program_outlives_the_thread_that_started_the_first_one(command: list[str], tmp_path: Path) -> None:
-    """The system kills what is to end with its parent when the parent's thread ends that started it."""
+@pytest.fixture
+def unused_programs() -> Iterator[PreloadedPrograms]:
+    """The process that forks is not there yet."""
     programs = PreloadedPrograms()
     programs.install()
+    yield programs
+    programs.uninstall()
+
+
+def test_a_program_outlives_the_thread_that_started_the_first_one(
+    unused_programs: PreloadedPrograms, command: list[str], tmp_path: Path
+) -> None:
+    """The system kills what is to end with its parent when the parent's thread ends that started it."""
     begun, go_on = threading.Event(), threading.Event()
 
     def start_one() -> None:
         _told(command, cwd=tmp_path)
         begun.set()
-        go_on.wait()
+        go_on.wait(PATIENCE_S)
 
     thread = threading.Thread(target=start_one)
     thread.start()
-    begun.wait()
+    assert begun.wait(PATIENCE_S)
+    assert unused_programs.helper is not None
     with subprocess.Popen(
         ["setpriv", "--pdeathsig", "KILL", *command, "wait"],
         cwd=tmp_path,
@@ -244,11 +255,11 @@ def test_a_program_outlives_the_thread_that_started_the_first_one(command: list[
         assert process.stdout is not None
         assert process.stdout.readline() == b"waiting\n"
         go_on.set()
+        # Its end is that of the system's thread, some time after that of Python's.
         while os.path.exists(f"/proc/self/task/{thread.native_id}"):
             thread.join(0.01)
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
-    programs.uninstall()
 
 
 @pytest.mark.own_interpreter("that is its subject")

@@ -41,7 +41,7 @@ def ends_within(seconds: float, function: Callable[..., Awaitable[None]]) -> Cal
     """The same function, which is cancelled after so many seconds of the real time, whatever clock Trio has.
 
     Raises:
-        TookTooLongError: It was cancelled, and has not returned since as if nothing were the matter.
+        TookTooLongError: It was cancelled.
     """
 
     @functools.wraps(function)

@@ -4,9 +4,9 @@ Invariant (tested with random bytes): any bytes yield packets and then possibly 
 is the same however the bytes are cut into chunks. At most the beginning of one packet is buffered, and nothing of a
 packet that is refused by its fixed header.
 
-Clients send PUBLISH and PUBACK packets by the thousand. So there is the same for those of them in which nothing is
-unusual in C (`shards/compiled/packet_reader.c`), which is used where it was built. It leaves every other packet to the
-readers here. A property compares both.
+Clients send PUBLISH and PUBACK packets by the thousand. Those in which nothing is unusual are read in C, where that was
+built (`shards/compiled/packet_reader.c`); every other packet is read here. A change of one is a change of both: a
+property compares them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Decoder:
     )
 
     read_usual: ClassVar[Callable[..., int] | None] = compiled.read_packets
-    """Reads PUBLISH and PUBACK packets in which nothing is unusual; None if there is only the form in Python."""
+    """The form in C; None if all packets are read in Python."""
 
     def __init__(
         self,
@@ -155,14 +155,17 @@ class Decoder:
     def _cut(self, data: bytes, at: int, packets: list[Packet]) -> None:
         """Decode all complete packets of the chunk (the hot loop); keep the beginning of an incomplete one."""
         readers, end, limit, size_bytes = self._readers, len(data), self._limit_bytes, 0
+        usual, read_usual = self._usual, self.read_usual
         while at < end:
             first, size_bytes = data[at], 0
-            if _FIRST_USUAL <= first <= _LAST_USUAL and self.read_usual is not None and self.version is not None:
-                has_properties = self.version is Version.V5
-                at = self.read_usual(data, at, limit, has_properties, Publish, Puback, EMPTY, packets)
-                if at == end:
-                    break
-                first = data[at]
+            if first in usual:
+                assert read_usual is not None  # otherwise nothing is usual
+                begin, has_properties = at, self.version is Version.V5
+                at = read_usual(data, at, limit, has_properties, Publish, Puback, EMPTY, packets)
+                if at > begin:
+                    continue
+                # Who sends one that is unusual sends more like it: they are not tried again in this chunk.
+                usual -= {first}
             reader = readers[first]
             if reader is None and (self.version is None or is_no_type(first)):
                 raise refusal(first, self._sender, self.version, authenticates=self._authenticates)
@@ -189,9 +192,14 @@ class Decoder:
             at = stop
             if packet.__class__ is Connect:
                 self._learn(packet)
-                readers, limit = self._readers, self._limit_bytes
+                readers, limit, usual = self._readers, self._limit_bytes, self._usual
         if at < end:
             self._held, self._size_bytes = bytearray(data[at:]), size_bytes
+
+    @property
+    def _usual(self) -> frozenset[int]:
+        """The first bytes of packets that `read_usual` may read."""
+        return _NONE if self.version is None or self.read_usual is None else _USUAL
 
     @property
     def _limit_bytes(self) -> int:
@@ -249,6 +257,6 @@ def _readers(version: Version, sender: Side, authenticates: bool) -> Readers:
     return _table(readers)
 
 
-_FIRST_USUAL: Final = min(PUBLISH_FIRST_BYTES)
-_LAST_USUAL: Final = first_byte(PacketType.PUBACK)
+_USUAL: Final = frozenset((*PUBLISH_FIRST_BYTES, first_byte(PacketType.PUBACK)))
+_NONE: Final[frozenset[int]] = frozenset()
 _BEFORE_CONNECT: Final = _table({first_byte(PacketType.CONNECT): read_connect})

@@ -52,7 +52,7 @@ PyDoc_STRVAR(size_of_items_doc,
 
 PyDoc_STRVAR(read_packets_doc,
 "read_packets(data, at, limit, has_properties, publish, puback, properties, packets, /)\n--\n\n"
-"Adds usual PUBLISH and PUBACK packets to a list, see `broker_adapter.mqtt_codec.decoder`; where the others begin.");
+"Adds usual PUBLISH and PUBACK packets to a list, see `broker_adapter.mqtt_codec.decoder`; returns where it stopped.");
 
 PyDoc_STRVAR(publish_template_doc,
 "publish_template(first, topic, payload, has_properties, expiry_interval_s, rest, /)\n--\n\n"

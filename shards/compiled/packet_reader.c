@@ -2,7 +2,7 @@
  * `broker_adapter.mqtt_codec.decoder`, which is the one to read first, for packets in which nothing is unusual.
  *
  * It stops before a packet that is unusual, wrong or incomplete, and leaves that one to Python, which says what is
- * wrong with it. Usual are: properties that are empty, and topics of printable ASCII without wildcards.
+ * wrong with it. Unusual are properties, and a topic that is empty.
  */
 #include "module.h"
 
@@ -13,7 +13,7 @@
 #define NO_QOS 3
 #define MAX_VARIABLE_BYTES 4
 
-/* Remaining length and packet identifier of a packet, and where its parts are in the bytes. */
+/* The packet identifier of a PUBLISH, and where its parts are in the received bytes. */
 typedef struct {
     const unsigned char *topic, *payload, *stop;
     Py_ssize_t topic_size;
@@ -41,19 +41,22 @@ read_remaining(const unsigned char *at, const unsigned char *end, Py_ssize_t *re
     return NULL;
 }
 
+/* Whether a topic has neither wildcards nor control characters, which in UTF-8 are below 0x20, 0x7F, and from C2 80 to
+ * C2 9F, and whether it has anything but ASCII. */
 static int
-is_usual_topic(const unsigned char *topic, Py_ssize_t size)
+is_usual_topic(const unsigned char *topic, Py_ssize_t size, int *is_ascii)
 {
-    if (size == 0) {
-        return 0;
-    }
+    unsigned char before = 0;
+    *is_ascii = 1;
     for (Py_ssize_t at = 0; at < size; at++) {
         const unsigned char byte = topic[at];
-        if (byte < 0x20 || byte > 0x7E || byte == '+' || byte == '#') {
+        if (byte < 0x20 || byte == 0x7F || byte == '+' || byte == '#' || (before == 0xC2 && byte < 0xA0)) {
             return 0;
         }
+        *is_ascii &= byte < 0x80;
+        before = byte;
     }
-    return 1;
+    return size > 0;
 }
 
 /* Finds the parts of a PUBLISH after its fixed header; false if Python has to read it. */
@@ -116,20 +119,32 @@ make_puback(PyObject *class, long packet_id)
     return packet;
 }
 
-/* The text of a topic, which is that of the packet before if their bytes are equal. */
+/* Takes the text of a topic, which is that of the packet before if their bytes are equal. 0 if Python has to read it,
+ * -1 with an exception. */
 static int
 take_topic(const Parts *parts, const Parts *before, PyObject **topic)
 {
+    int is_ascii;
     if (*topic != NULL && parts->topic_size == before->topic_size &&
         memcmp(parts->topic, before->topic, (size_t)parts->topic_size) == 0) {
+        return 1;
+    }
+    if (!is_usual_topic(parts->topic, parts->topic_size, &is_ascii)) {
         return 0;
     }
-    Py_XSETREF(*topic, PyUnicode_New(parts->topic_size, 0x7F));
-    if (*topic == NULL) {
-        return -1;
+    if (is_ascii) {
+        Py_XSETREF(*topic, PyUnicode_New(parts->topic_size, 0x7F));
+        if (*topic != NULL) {
+            memcpy(PyUnicode_1BYTE_DATA(*topic), parts->topic, (size_t)parts->topic_size);
+        }
+    } else {
+        Py_XSETREF(*topic, PyUnicode_DecodeUTF8((const char *)parts->topic, parts->topic_size, NULL));
+        if (*topic == NULL && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+            PyErr_Clear();
+            return 0;
+        }
     }
-    memcpy(PyUnicode_1BYTE_DATA(*topic), parts->topic, (size_t)parts->topic_size);
-    return 0;
+    return *topic == NULL ? -1 : 1;
 }
 
 PyObject *
@@ -164,11 +179,13 @@ read_packets(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t
         parts.stop = body + remaining;
         if (first == PUBACK && remaining == 2 && get_two_bytes(body) != 0) {
             packet = make_puback(arguments[PUBACK_CLASS], get_two_bytes(body));
-        } else if ((first & 0xF0) == PUBLISH && read_parts(first, body, has_properties, &parts) &&
-                   is_usual_topic(parts.topic, parts.topic_size)) {
-            packet = take_topic(&parts, &before, &topic) < 0
-                         ? NULL
-                         : make_publish(arguments[PUBLISH_CLASS], arguments[PROPERTIES], first, &parts, topic);
+        } else if ((first & 0xF0) == PUBLISH && read_parts(first, body, has_properties, &parts)) {
+            const int taken = take_topic(&parts, &before, &topic);
+            if (taken == 0) {
+                break;
+            }
+            packet = taken < 0 ? NULL
+                               : make_publish(arguments[PUBLISH_CLASS], arguments[PROPERTIES], first, &parts, topic);
             before = parts;
         } else {
             break;

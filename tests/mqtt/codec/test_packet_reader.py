@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,7 +41,23 @@ def publish(topic: bytes, packet_id: int, payload: bytes, *, first: int = 0x32, 
 some_publishes = st.builds(
     publish,
     st.sampled_from(
-        [b"a", b"plant/line/1", b"a/+", b"#", b"", b"\xc3\xb6", b"\xff", b"a\x7f", b"a\0", b" ~", b"x" * 257]
+        [
+            b"a",
+            b"plant/line/1",
+            b"a/+",
+            b"#",
+            b"",
+            b"\xc3\xb6",
+            b"\xff",
+            b"\xc2\x85",
+            b"\xc2\xa0",
+            b"\xed\xa0\x80",
+            "größe/日本".encode(),
+            b"a\x7f",
+            b"a\0",
+            b" ~",
+            b"x" * 257,
+        ]
     ),
     st.sampled_from([0, 1, 255, 256, 65_535]),
     st.sampled_from([b"", b"\0", b"payload", bytes(127), bytes(400)]),
@@ -123,6 +140,13 @@ def test_it_reads_all_usual_packets_of_a_chunk_and_stops_before_the_first_other_
 
 
 @needs_compiled
+def test_it_reads_topics_in_any_language() -> None:
+    topics = ["größe/1", "温度/一", "emoji/🌡", "nbsp/\xa0"]
+    at, found = read(data := b"".join(publish(topic.encode(), 1, b"x") for topic in topics))
+    assert (at, [packet.topic for packet in found]) == (len(data), topics)
+
+
+@needs_compiled
 def test_packets_with_properties_are_left_to_python() -> None:
     decoder = Decoder(version=Version.V5)
     sent = Publish("a", b"x", 1, packet_id=1, properties=Properties(topic_alias=3))
@@ -178,16 +202,19 @@ def test_a_failed_request_for_memory_is_an_error() -> None:
 @needs_compiled
 def test_nothing_is_held_after_a_call() -> None:
     data = publish(b"plant/1", 300, b"x" * 100) * 20 + publish(b"plant/2", 301, b"") * 20 + b"\x40\x02\x01\x09" * 20
+    # No other test holds, or releases meanwhile, any of these.
     properties = Properties(content_type="text")
+    classes = {"publish": partial(Publish), "puback": partial(Puback)}
+    mine = (data, properties, *classes.values())
 
     def work() -> None:
         for _ in range(50):
-            read(data, properties=properties)
+            read(data, properties=properties, **classes)
             with pytest.raises(MemoryError):
                 read(data, publish=fails, properties=properties)
 
     work()
-    counts = [sys.getrefcount(each) for each in (data, properties, Publish, Puback)]
+    counts = [sys.getrefcount(each) for each in mine]
     gc.collect()
     tracemalloc.start()
     work()
@@ -197,4 +224,4 @@ def test_nothing_is_held_after_a_call() -> None:
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 4096
-    assert [sys.getrefcount(each) for each in (data, properties, Publish, Puback)] == counts
+    assert [sys.getrefcount(each) for each in mine] == counts
