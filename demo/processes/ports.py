@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import socket
+from collections.abc import Iterator
 from random import SystemRandom
 from typing import Final
 
 from demo.errors import DemoError
 
-_PORTS: Final = range(20_000, 32_000)
+_PORTS: Final = range(26_000, 32_000)
 _ATTEMPTS: Final = 200
+
+
+@functools.cache
+def _in_random_order() -> Iterator[int]:
+    """All ports, again and again: a server may need one later than it was given out, so none comes twice in a run."""
+    return itertools.cycle(SystemRandom().sample(_PORTS, len(_PORTS)))
 
 
 def free_port() -> int:
@@ -20,7 +29,7 @@ def free_port() -> int:
     Raises:
         DemoError: No port was free in many attempts.
     """
-    for port in SystemRandom().sample(_PORTS, _ATTEMPTS):
+    for port in itertools.islice(_in_random_order(), _ATTEMPTS):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
