@@ -161,7 +161,9 @@ async def test_subscriptions_go_on_through_many_takeovers_and_at_whatever_server
     with running(tmp_path, 3) as cluster:
         async with writing(cluster) as writer:
             await writer.wait_for(1)
-            await cluster.followers(await cluster.owner())
+            for follower in await cluster.followers(await cluster.owner()):
+                async with reading_from(follower) as reader:
+                    await shows(reader)
             async with (
                 open_client(f"{cluster.address}?read=follower") as first,
                 open_client(f"{cluster.address}?read=follower") as second,

@@ -124,9 +124,7 @@ async def test_a_follower_refuses_everything_but_reads(tmp_path: Path) -> None:
         async with open_client(owner.tcp) as writer, reading_from(follower) as reader:
             await writer.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
             await writer.append(SHARD, [Record(value=b"0")])
-            with trio.fail_after(PATIENCE_S):
-                while not await reader.list_shards("#"):
-                    await trio.sleep(0.05)
+            await until(reader, lambda values: values == [0])
             refused: list[Callable[[], Awaitable[object]]] = [
                 lambda: reader.create_shard(OTHER, ShardConfig(mode=Mode.FILE)),
                 lambda: reader.open_shard(OTHER, create=ShardConfig(mode=Mode.FILE)),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,19 +16,15 @@ from broker_adapter.mqtt.transport.listeners import Peer
 from broker_adapter.mqtt.transport.resting import MayRest
 from broker_adapter.mqtt_codec import ReasonCode, Version
 from broker_adapter.mqtt_codec.packets import Connect, Publish, Will
-from tests.mqtt.edges.broker_process import broker_process
 from tests.mqtt.edges.listening import Served
 from tests.mqtt.edges.listening import serving as listening
 from tests.mqtt.serving import Client, Serving, serving
 from tests.patience import PATIENCE_S
 
-CLIENTS = 1_000
-MAX_BYTES_EACH = 10_000
-"""With 10,000 clients it is less than 8 KB; with 1,000 what the broker allocates in larger pieces weighs more."""
+CLIENTS = 200
+MAX_BYTES_EACH = 8_000
 
 pytestmark = pytest.mark.slow("waits until clients have been silent for a while")
-
-ALONE = ("--store", "memory:", "--listen", "127.0.0.1:0", "--set", "access.anonymous=true")
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -165,25 +162,33 @@ async def test_connections_that_rest_end_with_the_listeners() -> None:
         assert not served.broker._connections
 
 
-def resident_bytes(pid: int) -> int:
-    [line] = [one for one in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if one.startswith("Rss:")]
-    return int(line.split()[1]) * 1024
+async def test_an_idle_client_with_a_subscription_keeps_less_than_eight_kilobytes_in_use() -> None:
+    """It kept 20 KB when each of these connections had a task, and six empty queues.
 
-
-@pytest.mark.own_interpreter("measures the memory of the broker")
-async def test_an_idle_client_with_a_subscription_takes_less_than_ten_kilobytes(tmp_path: Path) -> None:
-    """It took 20 KB when each of these connections had a task, and six empty queues."""
-    async with broker_process(tmp_path, *ALONE) as broker, AsyncExitStack() as held:
+    What the process has from the system is another figure: that of clients that connect at the same time is higher,
+    as their tasks end only after a second of silence, and stays so until later clients use it. `idle.mqtt` of the
+    benchmarks measures it.
+    """
+    async with AsyncExitStack() as held, scene() as one:
 
         async def connect(number: int) -> None:
-            client = await held.enter_async_context(broker.client(version=Version.V311))
+            # Nothing of the client but its socket counts.
+            sock = held.enter_context(trio.socket.socket())
+            await sock.connect(("127.0.0.1", one.listeners.ports["mqtt"]))
+            client = Client(trio.SocketStream(sock), Version.V311)
             await client.connect(f"idle-{number}", keep_alive_s=600)
             await client.subscribe(f"devices/{number}/commands", qos=1)
 
-        for number in range(50):  # what the first clients need is needed once
-            await connect(number)
-        before = resident_bytes(broker.process.pid)
-        for number in range(50, 50 + CLIENTS):
-            await connect(number)
-        await until(lambda: resident_bytes(broker.process.pid) - before < MAX_BYTES_EACH * CLIENTS)
-        assert await broker.stop() == 0
+        async def in_use_with(clients: int) -> int:
+            for number in range(one.resting, clients):
+                await connect(number)
+            await until(lambda: one.resting == clients)
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0]
+
+        tracemalloc.start()
+        try:
+            before = await in_use_with(50)  # what the first clients need is needed once
+            assert await in_use_with(50 + CLIENTS) - before < MAX_BYTES_EACH * CLIENTS
+        finally:
+            tracemalloc.stop()
