@@ -7,7 +7,7 @@ property compares them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias
 
 from broker_adapter.mqtt_codec.fixed_header import fixed_header
@@ -188,3 +188,17 @@ def publish_template(
     if values is EMPTY:
         return make(first, topic, payload, True, None, b"")
     return make(first, topic, payload, True, values.message_expiry_interval, _write_rest(values))
+
+
+def plain_templates(
+    topic: str,
+    payloads: Iterable[bytes],
+    qos: int,
+    version: Version,
+    *,
+    retain: bool = False,
+    make: MakeTemplate = make_template,
+) -> list[PublishTemplate]:
+    """`publish_template` for many messages of one topic without properties."""
+    first, has_properties = publish_first_byte(qos, retain), version is not Version.V311
+    return [make(first, topic, payload, has_properties, None, b"") for payload in payloads]

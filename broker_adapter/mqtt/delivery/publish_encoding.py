@@ -6,13 +6,14 @@ The part of a packet that is the same for many clients is encoded once, and kept
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from broker_adapter.mqtt.model.message import MAX_HEADERS, Message
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
-from broker_adapter.mqtt_codec import EMPTY, Properties, PublishTemplate, Version, publish_template
+from broker_adapter.mqtt_codec import EMPTY, Properties, PublishTemplate, Version, plain_templates, publish_template
 from broker_adapter.mqtt_codec.text import shown
 
 _MAX_INTERVAL_S: Final = 0xFFFF_FFFF
@@ -53,6 +54,44 @@ class PublishEncoder:
             template = self._make(message, qos, retain, subscription_ids)
             message.encoded = (made_for, template)
         return template if template.size_bytes <= self._max_packet_bytes else None
+
+    def templates(
+        self, messages: Sequence[Message], qos: int, retain: bool, subscription_ids: tuple[int, ...]
+    ) -> list[PublishTemplate] | None:
+        """`template` for several messages that do not expire; None if one of them cannot be sent to this client."""
+        try:
+            made = self._plain(messages, qos, retain, subscription_ids)
+            if made is not None:
+                return made if max([one.size_bytes for one in made]) <= self._max_packet_bytes else None
+            found = [self.template(message, qos, retain, subscription_ids) for message in messages]
+        except ValueError:
+            return None
+        made = [one for one in found if one is not None]
+        return made if len(made) == len(found) else None
+
+    def _plain(
+        self, messages: Sequence[Message], qos: int, retain: bool, subscription_ids: tuple[int, ...]
+    ) -> list[PublishTemplate] | None:
+        """The templates of messages of one topic, without properties, that have none yet; None for any others."""
+        topic, has_properties = messages[0].topic, self._version is Version.V5
+        if has_properties and subscription_ids:
+            return None
+        payloads = [
+            message.payload
+            for message in messages
+            if message.encoded is None
+            and message.topic == topic
+            and not message.header_count
+            and (message.properties is EMPTY or not has_properties)
+        ]
+        if len(payloads) < len(messages):
+            return None
+        _check_topic(topic)
+        made_for = (self._version, qos, retain, subscription_ids)
+        made = plain_templates(topic, payloads, qos, self._version, retain=retain)
+        for message, template in zip(messages, made, strict=True):
+            message.encoded = (made_for, template)
+        return made
 
     def _make(self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]) -> PublishTemplate:
         if message.header_count > MAX_HEADERS:
@@ -109,6 +148,21 @@ class PublishEncoder:
             topic_alias=alias or None,
             knows_alias=bool(known),
         )
+
+    def packets(
+        self,
+        templates: Sequence[PublishTemplate],
+        messages: Sequence[Message],
+        packet_ids: Sequence[int],
+        now_us: int,
+    ) -> list[bytes]:
+        """`packet` for several messages that do not expire, in the order in which they are sent."""
+        if self._version is Version.V311 or not self._aliases.maximum:
+            return [template.packet(packet_id) for template, packet_id in zip(templates, packet_ids, strict=True)]
+        return [
+            self.packet(template, message, packet_id, now_us)
+            for template, message, packet_id in zip(templates, messages, packet_ids, strict=True)
+        ]
 
 
 @functools.lru_cache(maxsize=4096)

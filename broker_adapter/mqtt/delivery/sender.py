@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import attrs
@@ -39,6 +40,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 _TAKEN_AT_ONCE: Final = 128
 _RESENT_AT_ONCE: Final = 64
+_WORTH_A_RUN: Final = 4
+"""As few messages that are alike are not sent faster together."""
 
 
 @attrs.frozen(slots=True)
@@ -223,10 +226,16 @@ class MessageSender:
         packets: list[bytes] = []
         at = 0
         try:
-            for at, arrival in enumerate(arrivals):  # noqa: B007 it is used after an error
-                packet = self._packet_for(arrival, origin, now_us)
-                if packet is not None:
-                    packets.append(packet)
+            while at < len(arrivals):
+                run = _alike(arrivals, at) if origin is Origin.SUBSCRIPTION else []
+                if len(run) >= _WORTH_A_RUN and self._send_alike(arrivals[at], run, packets, now_us):
+                    at += len(run)
+                    continue
+                for arrival in arrivals[at : at + max(1, len(run))]:
+                    packet = self._packet_for(arrival, origin, now_us)
+                    if packet is not None:
+                        packets.append(packet)
+                    at += 1
         except BaseException:
             # The connection ends. The position does not pass messages that were taken and not sent.
             self._unsent.extend(arrivals[at:])
@@ -234,6 +243,23 @@ class MessageSender:
         finally:
             if packets:
                 self._output.collect(b"".join(packets))
+
+    def _send_alike(self, first: Arrival, messages: Sequence[Message], packets: list[bytes], now_us: int) -> bool:
+        """Send messages that can be sent together (`_alike`) in one go; false if each has to be looked at."""
+        window, encoder, qos = self._window, self._encoder, first.qos
+        if self.checks_topics or not window.are_new(messages[0].shard, messages[0].offset):
+            return False
+        retain, subscription_ids = first.retain, first.subscription_ids
+        templates = encoder.templates(messages, qos, retain, subscription_ids)
+        if templates is None:
+            return False
+        statistics = self._statistics
+        statistics.packets_sent += len(messages)
+        statistics.sent.messages[qos] += len(messages)
+        statistics.sent.payload_bytes[qos] += sum([len(message.payload) for message in messages])
+        packet_ids = window.assign_new(messages, qos, retain, subscription_ids)
+        packets += encoder.packets(templates, messages, packet_ids, now_us)
+        return True
 
     def _send_retained(self, max_count: int, now_us: int) -> None:
         """Send retained messages. A scan moves on in the step in which its message is taken."""
@@ -313,14 +339,7 @@ class MessageSender:
             self._acknowledge_to_group(arrival)
             return packet
         acknowledge_claim = arrival.acknowledge if qos == 2 else None
-        entry = window.assign(
-            message,
-            qos,
-            origin=origin,
-            retain=arrival.retain,
-            subscription_ids=arrival.subscription_ids,
-            is_claimed=acknowledge_claim is None,
-        )
+        entry = window.assign(message, qos, origin, arrival.retain, arrival.subscription_ids, acknowledge_claim is None)
         packet_id = entry.packet_id
         if acknowledge_claim is not None:
             # A message of a group at QoS 1 is done when the client acknowledges it. At QoS 2 it must be claimed
@@ -371,16 +390,16 @@ class MessageSender:
 
     def pubacks(self, packets: Iterable[Puback]) -> Puback | None:
         """PUBACKs were received; returns the first one that does not match what was sent, None if all do."""
-        puback, acknowledge = self._window.puback, self._acknowledge
+        if not self._acknowledge:
+            under_way = len(self._window)
+            wrong = self._window.pubacks([packet.packet_id for packet in packets])
+            self.took = self.took or len(self._window) < under_way
+            return None if wrong is None else Puback(wrong)
         for packet in packets:
-            packet_id = packet.packet_id
-            if puback(packet_id) is None:
-                if self._window.holds(packet_id):
-                    return packet
-            elif acknowledge:
-                self._finished(packet_id)
-            else:
-                self.took = True
+            if self._window.puback(packet.packet_id) is not None:
+                self._finished(packet.packet_id)
+            elif self._window.holds(packet.packet_id):
+                return packet
         return None
 
     # Other acknowledgements of the client; each returns false if it does not match what was sent
@@ -455,3 +474,30 @@ class MessageSender:
             self._output.collect(self._encoder.packet(template, message, entry.packet_id, now_us, dup=True))
         elif self._window.gone(entry.packet_id) is not None:
             self._release(entry.packet_id)
+
+
+def _alike(arrivals: Sequence[Arrival], at: int) -> list[Message]:
+    """The messages from an index on that can be sent together.
+
+    They are of one shard and in order, are sent at QoS 1 for subscriptions outside of groups, with the same retain flag
+    and the same subscription identifiers, and never expire.
+    """
+    first = arrivals[at]
+    shard, offset, retain, ids = first.message.shard, -1, first.retain, first.subscription_ids
+    messages: list[Message] = []
+    for arrival in islice(arrivals, at, None):
+        message = arrival.message
+        if (
+            arrival.qos != 1
+            or arrival.acknowledge is not None
+            or arrival.origin is not Origin.SUBSCRIPTION
+            or arrival.retain is not retain
+            or arrival.subscription_ids != ids
+            or message.expires_at_us
+            or message.offset <= offset
+            or message.shard != shard
+        ):
+            break
+        offset = message.offset
+        messages.append(message)
+    return messages

@@ -69,6 +69,20 @@ class AckedRanges:
         else:
             self._insert(of_shard, offset, lsn)
 
+    def add_all(self, shard: str, first_offset: int, next_offset: int, last_lsn: int) -> None:
+        """`add` for records that follow one another, up to ``next_offset``; ``last_lsn`` is the lsn of the last one."""
+        of_shard = self._ranges.get(shard)
+        if of_shard is not None and of_shard[-1][1] == first_offset < next_offset:
+            of_shard[-1] = (of_shard[-1][0], next_offset, max(of_shard[-1][2], last_lsn))
+            return
+        for offset in range(first_offset, next_offset):
+            self.add(shard, offset, last_lsn)
+
+    def is_behind(self, shard: str, offset: int) -> bool:
+        """Whether all ranges of a shard end at or before an offset."""
+        of_shard = self._ranges.get(shard)
+        return of_shard is None or of_shard[-1][1] <= offset
+
     def forget(self, position_lsn: ReachedLsn) -> None:
         """Drop the ranges without an lsn above a position."""
         for shard, of_shard in list(self._ranges.items()):

@@ -6,7 +6,7 @@ A message under way is stored as a position, not as a copy. When the window is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -18,6 +18,8 @@ from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.mqtt.session.acked_ranges import AckedRanges
 
 MAX_PACKET_ID: Final = 65_535
+
+_NO_OFFSETS: Final[dict[str, int]] = {}
 
 MAX_SEEN_RANGES: Final = 2_000
 """Most ranges of offsets finished at QoS 0 and 1 above the position that are remembered. They are not needed for
@@ -78,6 +80,7 @@ class OutboundWindow:
     """
 
     __slots__ = (
+        "_next_offsets",
         "_places",
         "_publishes",
         "_quota_taken",
@@ -108,6 +111,10 @@ class OutboundWindow:
             self._unsent_count += 1
         places = {(entry.shard, entry.offset, entry.lsn) for entry in self if entry.origin is Origin.SUBSCRIPTION}
         self._places: set[tuple[str, int, int]] | None = places or None
+        # By shard the offset after all of these; empty where `_places` is None.
+        self._next_offsets: dict[str, int] = _NO_OFFSETS
+        for shard, offset, _ in places:
+            self._note_place(shard, offset + 1)
         self._quota_taken = 0
         self.receive_maximum = MAX_PACKET_ID
         self.done = done or AckedRanges()
@@ -153,7 +160,6 @@ class OutboundWindow:
         self,
         message: Message,
         qos: int,
-        *,
         origin: Origin = Origin.SUBSCRIPTION,
         retain: bool = False,
         subscription_ids: tuple[int, ...] = (),
@@ -175,7 +181,41 @@ class OutboundWindow:
             if self._places is None:
                 self._places = set()
             self._places.add((shard, offset, lsn))
+            self._note_place(shard, offset + 1)
         return entry
+
+    def assign_new(
+        self, messages: Sequence[Message], qos: int, retain: bool, subscription_ids: tuple[int, ...]
+    ) -> list[int]:
+        """`assign` for several messages of subscriptions that are sent alike; returns their packet identifiers.
+
+        REQUIRES: they are of one shard, in order, and `are_new`; there are as many in `quota`.
+        """
+        publishes, releases = self._publishes, self._releases
+        packet_id, packet_ids = self.last_packet_id, []
+        if self._places is None:
+            self._places = set()
+        places = self._places
+        for message in messages:
+            packet_id = packet_id % MAX_PACKET_ID + 1
+            while packet_id in publishes or packet_id in releases:
+                packet_id = packet_id % MAX_PACKET_ID + 1
+            shard, offset, lsn = message.shard, message.offset, message.lsn
+            publishes[packet_id] = InFlight(
+                packet_id, qos, shard, offset, lsn, Origin.SUBSCRIPTION, retain, subscription_ids
+            )
+            places.add((shard, offset, lsn))
+            packet_ids.append(packet_id)
+        self.last_packet_id = packet_id
+        self._quota_taken += len(messages)
+        self._note_place(messages[-1].shard, messages[-1].offset + 1)
+        return packet_ids
+
+    def _note_place(self, shard: str, next_offset: int) -> None:
+        if self._next_offsets is _NO_OFFSETS:
+            self._next_offsets = {}
+        if next_offset > self._next_offsets.get(shard, 0):
+            self._next_offsets[shard] = next_offset
 
     def claimed(self, packet_ids: Iterable[int]) -> None:
         """These messages now belong to this client for good."""
@@ -231,11 +271,53 @@ class OutboundWindow:
 
     def puback(self, packet_id: int) -> InFlight | None:
         """PUBACK was received, with any reason code: the message is finished."""
-        entry = self._publishes.get(packet_id)
+        publishes = self._publishes
+        entry = publishes.get(packet_id)
         if entry is None or entry.qos != 1:
             return None
-        self._finish(self._publishes, entry)
+        self._finish(publishes, entry)
         return entry
+
+    def pubacks(self, packet_ids: Iterable[int]) -> int | None:
+        """PUBACKs were received; returns the first identifier of a message that waits for something else.
+
+        Those before that one are finished. Unknown identifiers are passed over.
+        """
+        publishes, places, position_lsn = self._publishes, self._places, self.position_lsn
+        # Records of one shard that follow one another; none at first.
+        shard, first_offset, next_offset, last_lsn = "", 0, 0, 0
+        try:
+            for packet_id in packet_ids:
+                entry = publishes.get(packet_id)
+                if entry is None or entry.qos != 1:
+                    if self.holds(packet_id):
+                        return packet_id
+                    continue
+                if entry.origin is not Origin.SUBSCRIPTION or not entry.is_sent or not entry.takes_quota:
+                    self._finish(publishes, entry)
+                    continue
+                assert places is not None  # see `_finish`
+                del publishes[packet_id]
+                self._quota_taken -= 1
+                entry.takes_quota = False
+                offset, lsn = entry.offset, entry.lsn
+                places.discard((entry.shard, offset, lsn))
+                if lsn <= position_lsn:
+                    continue
+                if offset == next_offset and entry.shard == shard:
+                    next_offset, last_lsn = offset + 1, lsn
+                    continue
+                self.seen.add_all(shard, first_offset, next_offset, last_lsn)
+                shard, first_offset, next_offset, last_lsn = entry.shard, offset, offset + 1, lsn
+        finally:
+            self.seen.add_all(shard, first_offset, next_offset, last_lsn)
+            self._forget_no_places()
+        return None
+
+    def _forget_no_places(self) -> None:
+        if not self._places:
+            self._places = None
+            self._next_offsets = _NO_OFFSETS
 
     def pubrec(self, packet_id: int, *, refused: bool = False) -> InFlight | None:
         """PUBREC was received. Unless ``refused`` (reason code 0x80 and up), PUBREL is next, once this is durable."""
@@ -267,6 +349,14 @@ class OutboundWindow:
             (places is not None and place in places)
             or (done.count > 0 and place in done)
             or (seen.count > 0 and place in seen)
+        )
+
+    def are_new(self, shard: str, first_offset: int) -> bool:
+        """Whether certainly no message of a shard from an offset on is known (`is_known`)."""
+        return (
+            self._next_offsets.get(shard, 0) <= first_offset
+            and self.done.is_behind(shard, first_offset)
+            and self.seen.is_behind(shard, first_offset)
         )
 
     def advance(self, position_lsn: ReachedLsn) -> None:
@@ -303,8 +393,7 @@ class OutboundWindow:
             assert self._places is not None  # it has the place of each message of a subscription that is under way
             shard, offset, lsn = entry.shard, entry.offset, entry.lsn
             self._places.discard((shard, offset, lsn))
-            if not self._places:
-                self._places = None
+            self._forget_no_places()
             if lsn > self.position_lsn:
                 finished = self.done if entry.qos == 2 else self.seen
                 finished.add(shard, offset, lsn)

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import ReachedLsn
 from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.mqtt.session.outbound_window import MAX_PACKET_ID, OutboundWindow
 from broker_adapter.mqtt.session.progress import progress_of, window_of
@@ -379,3 +380,76 @@ def test_a_returning_client_is_spared_what_it_got_at_any_qos_above_the_position(
     assert not window.is_known(message(3))
     window.advance(message(2).lsn)
     assert (len(window.done), len(window.seen)) == (0, 0)
+
+
+def everything_of(window: OutboundWindow) -> tuple[object, ...]:
+    entries = [msgspec.structs.asdict(entry) for entry in window]
+    ranges = sorted(window.seen.items()), sorted(window.done.items())
+    return entries, window.quota, window.last_packet_id, window.position_lsn, ranges
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_messages_assigned_and_acknowledged_together_are_as_one_by_one(data: st.DataObject) -> None:
+    together, single = OutboundWindow(), OutboundWindow()
+    next_offsets = Counter[str]()
+    lsn = 0
+    made: list[Message] = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        step = data.draw(st.sampled_from(["assign"] * 3 + ["acknowledge"] * 2 + ["finish", "advance", "created again"]))
+        if step == "assign":
+            shard, count = data.draw(st.sampled_from("ab")), data.draw(st.integers(1, 5))
+            skipped, again = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))
+            first = max(0, next_offsets[shard] + skipped - again)
+            lsn += data.draw(st.integers(0, 1))
+            messages = [message(first + at, shard=shard, lsn=lsn + at // 2) for at in range(count)]
+            known = {(one.shard, one.offset): one.lsn for one in made}
+            for one in messages:
+                one.lsn = known.get((one.shard, one.offset), one.lsn)
+            lsn += count // 2
+            origin = data.draw(st.sampled_from([Origin.SUBSCRIPTION] * 3 + [Origin.RETAINED]))
+            qos = data.draw(st.sampled_from([1, 1, 1, 2]))
+            new = [one for one in messages if not single.is_known(one)]
+            if together.are_new(shard, first):
+                assert new == messages
+            if origin is Origin.SUBSCRIPTION and new and together.are_new(shard, new[0].offset):
+                packet_ids = together.assign_new(new, qos, False, (3,))
+            else:
+                packet_ids = [together.assign(one, qos, origin, False, (3,)).packet_id for one in new]
+            assert packet_ids == [single.assign(one, qos, origin, False, (3,)).packet_id for one in new]
+            made += new
+            next_offsets[shard] = max(next_offsets[shard], first + count)
+        elif step == "acknowledge":
+            waiting = [entry.packet_id for entry in single]
+            mixed = st.lists(st.sampled_from([*waiting, 60_000]), max_size=6)
+            packet_ids = data.draw(mixed | st.sampled_from([waiting[:count] for count in range(len(waiting) + 1)]))
+            wrong = None
+            for packet_id in packet_ids:
+                if single.puback(packet_id) is None and single.holds(packet_id):
+                    wrong = packet_id
+                    break
+            assert together.pubacks(packet_ids) == wrong
+        elif step == "finish":
+            for entry in [one for one in single if one.qos == 2]:
+                for window in (together, single):
+                    window.pubrec(entry.packet_id)
+                    window.pubcomp(entry.packet_id)
+        elif step == "advance":
+            lowest = min((entry.lsn for entry in single), default=lsn + 1)
+            for window in (together, single):
+                window.advance(ReachedLsn(lowest - 1))
+        else:
+            # A shard that was deleted and created again: its offsets begin anew, with higher lsns.
+            next_offsets["a"] = 0
+            made = [one for one in made if one.shard != "a"]
+            lsn += 1
+        assert everything_of(together) == everything_of(single)
+        assert [together.is_known(one) for one in made] == [single.is_known(one) for one in made]
+
+
+def test_messages_that_were_finished_at_qos_2_are_not_new() -> None:
+    window = OutboundWindow()
+    packet_id = window.assign(message(0), 2).packet_id
+    window.pubrec(packet_id)
+    window.pubcomp(packet_id)
+    assert (window.are_new("s", 0), window.are_new("s", 1), window.are_new("t", 0)) == (False, True, True)
