@@ -304,7 +304,8 @@ class OutboundWindow:
                 places.discard((entry.shard, offset, lsn))
                 if lsn <= position_lsn:
                     continue
-                if offset == next_offset and entry.shard == shard:
+                # A lower lsn: a shard of this name was deleted, and created again.
+                if offset == next_offset and entry.shard == shard and lsn >= last_lsn:
                     next_offset, last_lsn = offset + 1, lsn
                     continue
                 self.seen.add_all(shard, first_offset, next_offset, last_lsn)
