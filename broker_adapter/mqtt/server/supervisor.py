@@ -42,6 +42,7 @@ _STEADY_S: Final = 60.0
 
 _STOP_S: Final = 20.0
 _KILLED_STATUS: Final = 1
+_NOT_STARTED_STATUS: Final = 1
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
@@ -203,7 +204,8 @@ class _Supervisor:
         try:
             return await worker.run()
         except OSError as error:
-            return Ending(f"it could not be started: {error}", None)
+            words = f"it could not be started: {error}"
+            return Ending(words, Failed(f"a process of the broker: {words}", _NOT_STARTED_STATUS))
 
     async def _note_ready(
         self, worker: WorkerProcess, task_status: trio.TaskStatus[list[str]], announced: list[str]
@@ -267,7 +269,7 @@ class _Supervisor:
         # A process that is started later has what may change while a broker runs, and for the rest what others have.
         self._config = in_use(self._config, config)
         for worker in self.workers.values():
-            if worker.is_running:
+            if not worker.has_ended:
                 try:
                     worker.reload(self._settings.of(config, worker.number))
                 except WorkerUnansweredError:

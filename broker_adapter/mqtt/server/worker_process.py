@@ -70,11 +70,13 @@ class WorkerProcess:
         self.ready = trio.Event()
         # The number is for people who list processes.
         self._command = [*command, str(number)]
-        self._settings = settings
         self._process: trio.Process | None = None
         self._failure: Failed | None = None
         self._received_all = trio.Event()
         self._unsent, self._unsent_end = trio.open_memory_channel[bytes](_MOST_UNSENT)
+        # What comes while the process is being started is behind this: other settings, or the end.
+        self._unsent.send_nowait(encode(Start(number, settings)))
+        self._has_ended = False
         self._next_question = 0
         self._questions: dict[int, _Waiting] = {}
 
@@ -83,12 +85,23 @@ class WorkerProcess:
         """Whether it was started and has not ended."""
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, or could not be started. False while it is being started."""
+        return self._has_ended or (self._process is not None and self._process.returncode is not None)
+
     async def run(self) -> Ending:
         """Start it, and wait for its end.
 
         Raises:
             OSError: It cannot be started.
         """
+        try:
+            return await self._run()
+        finally:
+            self._has_ended = True
+
+    async def _run(self) -> Ending:
         paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         process = self._process = await trio.lowlevel.open_process(
             self._command,
@@ -102,7 +115,6 @@ class WorkerProcess:
         assert process.stdin is not None  # it was started with pipes
         assert process.stdout is not None
         try:
-            self._unsent.send_nowait(encode(Start(self.number, self._settings)))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_lines, process.stdin)
                 nursery.start_soon(self._receive_lines, process.stdout)
@@ -122,7 +134,7 @@ class WorkerProcess:
         return Ending(_ending(process.returncode), self._failure)
 
     def reload(self, settings: BrokerConfig) -> None:
-        """Have it apply settings that were read again.
+        """Have it apply settings that were read again; after its start, if that is not over yet.
 
         Raises:
             WorkerUnansweredError: It has taken nothing for long.
@@ -151,7 +163,7 @@ class WorkerProcess:
         return waiting.reply
 
     def stop(self) -> None:
-        """Have it stop in order."""
+        """Have it stop in order; after its start, if that is not over yet."""
         # Its input ends when what waits there was sent.
         self._unsent.close()
 

@@ -41,11 +41,16 @@ async def several_processes(directory: Path, *arguments: str, count: int = 2) ->
             yield broker
 
 
+def children(pid: int) -> list[int]:
+    """The process ids of the children of a process."""
+    # A child belongs to the thread that has started it.
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(each) for thread in threads for each in (thread / "children").read_text().split()]
+
+
 def workers(broker: BrokerProcess) -> list[int]:
     """The process ids of the processes of a broker, by their numbers."""
-    # A child belongs to the thread that has started it.
-    threads = Path(f"/proc/{broker.process.pid}/task").iterdir()
-    pids = [int(each) for thread in threads for each in (thread / "children").read_text().split()]
+    pids = children(broker.process.pid)
     return sorted(pids, key=lambda pid: int(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2]))
 
 

@@ -19,7 +19,15 @@ from broker_adapter.mqtt_codec.packets import Disconnect
 from tests.mqtt.edges.broker_process import PROGRAM, REPOSITORY, broker_process
 from tests.mqtt.edges.listening import write_certificate
 from tests.mqtt.edges.test_broker_process import fail, passwd
-from tests.mqtt.processes.several import client_at, frozen, journal, several_processes, until_gone, workers
+from tests.mqtt.processes.several import (
+    children,
+    client_at,
+    frozen,
+    journal,
+    several_processes,
+    until_gone,
+    workers,
+)
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -68,6 +76,36 @@ async def test_clients_come_in_by_every_listener(tmp_path: Path) -> None:
                 assert (await client.connect(listener)).reason_code == ReasonCode.SUCCESS
                 assert await client.publish("t", qos=1) == ReasonCode.SUCCESS
         assert await broker.stop() == 0
+
+
+async def test_sigterm_while_its_processes_are_being_started_ends_all_in_order(tmp_path: Path) -> None:
+    """It was an internal error whenever one of them had not been started yet."""
+    log = tmp_path / "log"
+    arguments = ("--store", f"journal://127.0.0.1:{free_port()}", "--processes", "6", "--listen", "127.0.0.1:0")
+    async with broker_without_store(log, *arguments) as broker:
+        with trio.fail_after(PATIENCE_S):
+            while not children(broker.pid):
+                await trio.sleep(0)
+            broker.terminate()
+            assert await broker.wait() == 0
+    assert "error" not in log.read_text()
+    assert "stopped" in log.read_text()
+
+
+def test_too_few_open_files_are_one_error(tmp_path: Path) -> None:
+    """The supervisor tried again for ever, although none of its processes had ever been ready."""
+    store = f"journal://127.0.0.1:{free_port()}"
+    program = [sys.executable, "-m", PROGRAM, "--store", store, "--processes", "2", "--listen", "127.0.0.1:0"]
+    done = subprocess.run(
+        ["prlimit", "--nofile=14:14", *program],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 1, done
+    assert "journal-broker: a process of the broker: it could not be started: [Errno 24]" in done.stderr
 
 
 def test_a_port_in_use_is_one_error(tmp_path: Path) -> None:
