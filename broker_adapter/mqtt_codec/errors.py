@@ -18,7 +18,7 @@ class MqttProtocolError(Exception):
         packets: Complete and valid packets before the error in the same call.
         answer: The last bytes to send, a CONNACK or a DISCONNECT; empty where no answer is sent: before the peer named
             a version, in MQTT 3.1.1 except for the return codes 1 and 2, and where `is_answerable` is false.
-        is_answerable: False where the peer may not speak MQTT at all, for example a length without an end.
+        is_answerable: False where the peer may not speak MQTT at all, for example where its first packet is no CONNECT.
     """
 
     def __init__(self, reason_code: ReasonCode, message: str, *, is_answerable: bool = True) -> None:

@@ -33,11 +33,9 @@ def read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read the remaining length; returns it and the position behind it, or (0, 0) if more bytes are needed."""
     try:
         return read_variable(data, at, end)
-    except MqttProtocolError as error:
+    except MqttProtocolError:
         if end - at < MAX_VARIABLE_BYTES and all(byte > 0x7F for byte in data[at:end]):
             return 0, 0
-        # The start of the next packet cannot be found any more.
-        error.is_answerable = False
         raise
 
 

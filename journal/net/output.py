@@ -96,6 +96,7 @@ class Output:
         "_carrier",
         "_collected",
         "_is_broken",
+        "_is_ended",
         "_is_telling",
         "_is_writing",
         "_limit_bytes",
@@ -132,6 +133,7 @@ class Output:
         self._is_writing = False
         self._is_telling = False
         self._is_broken = False
+        self._is_ended = False
         self._progress: trio.lowlevel.ParkingLot | None = None  # made for the first task that waits
         self.stalled_after_s = stalled_after_s
         self.waiting_bytes = 0
@@ -147,7 +149,7 @@ class Output:
 
     def send(self, frame: Frame, size_bytes: int) -> None:
         """Send one or more complete frames, or queue them. Never blocks; the caller has to check `has_room`."""
-        if self._is_broken:
+        if self._is_broken or self._is_ended:
             return
         rest = list(frame)
         if not self._queue:
@@ -166,7 +168,7 @@ class Output:
 
     def collect(self, frame: bytes) -> None:
         """Keep a complete frame for the next `flush`."""
-        if not self._is_broken:
+        if not (self._is_broken or self._is_ended):
             self._collected.append(frame)
             self.waiting_bytes += len(frame)
 
@@ -193,6 +195,13 @@ class Output:
             self._enqueue(without_first(frames, sent))
         if size_bytes + self._reserved_bytes >= self._limit_bytes:
             self._look_for_room()
+
+    def end(self, last: bytes) -> None:
+        """Send what was collected and the last bytes, or queue them. Whatever comes later is not sent."""
+        if last:
+            self.collect(last)
+        self.flush()
+        self._is_ended = True
 
     def _enqueue(self, frames: list[Readable]) -> None:
         if self._queue is None:

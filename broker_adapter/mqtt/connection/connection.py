@@ -248,15 +248,11 @@ class Connection:
     def _end_with(self, final_bytes: bytes, ending: Ending = LOST, why: EndReason | None = None) -> None:
         if self._ending is not None:
             return
-        self._ending = ending
+        self._ending = attrs.evolve(ending, last_bytes=final_bytes) if final_bytes else ending
         count_end(self._services.statistics, why, is_accepted=self._handler is not None)
         if self._handler is not None:
             self._handler.stop()
             self._services.statistics.client_disconnected()
-        if final_bytes:
-            self._services.statistics.packets_sent += 1
-            self._output.collect(final_bytes)
-            self._output.flush()
         if self._receiving is not None:
             self._receiving.cancel()
         elif self._waker is not None:
@@ -271,6 +267,9 @@ class Connection:
                 with trio.move_on_after(self._services.limits.settle_timeout_s):
                     await handler.settle()
             handler.close()
+        if ending.last_bytes:
+            self._services.statistics.packets_sent += 1
+        self._output.end(ending.last_bytes)
         with trio.move_on_after(_FINAL_FLUSH_S):
             await self._output.wait_drained()
         for scope in self._tasks or ():

@@ -19,11 +19,13 @@ class Ending:
         publish_will: False only if the client sent a DISCONNECT without its will, or the session was taken over.
         expiry_interval_s: New session expiry interval, where DISCONNECT changed it.
         settles: Wait for the outcome of what the client published before.
+        last_bytes: Sent when that is over, with nothing behind them.
     """
 
     publish_will: bool = True
     expiry_interval_s: int | None = None
     settles: bool = True
+    last_bytes: bytes = b""
 
 
 LOST: Final = Ending()

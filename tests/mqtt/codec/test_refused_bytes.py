@@ -115,8 +115,8 @@ CLIENT_5: Final = [
     Refused("PINGRESP from a client", "d0 00", PROTOCOL, "e00182"),
     Refused("SUBACK with a flag", "91 04 0001 00 00", MALFORMED, "e00181"),
     Refused("AUTH that was not agreed upon (4.12.0-7)", "f0 07 18 05 15 0002 6d31", PROTOCOL, "e00182"),
-    Refused("remaining length of five bytes", "30 8080808001", MALFORMED),
-    Refused("remaining length longer than need be (1.5.5-1)", "c0 8000", MALFORMED),
+    Refused("remaining length of five bytes", "30 8080808001", MALFORMED, "e00181"),
+    Refused("remaining length longer than need be (1.5.5-1)", "c0 8000", MALFORMED, "e00181"),
     *(
         Refused(f"{name} with a flag (2.1.3-1)", f"{first:02x} 02 0001", MALFORMED, "e00181")
         for name, first in (("PUBACK", 0x41), ("PUBREC", 0x58), ("PUBCOMP", 0x72))
