@@ -22,6 +22,13 @@ GROUP_SHARDS = 1000
 # One and a half times the journal's budget: earlier entries have left the journal, and so the memory.
 CHECKPOINT_FILLING_BYTES = 768 << 20
 
+# The records of a shard that is idle are in a shared file after ten minutes by default, and a shard that is not used is
+# closed within a minute; here both are done at once.
+CLOSE_SOON = {"storage.retention_interval_s": "1"}
+GATHER_SOON = {"conversion.max_age_s": "1", **CLOSE_SOON}
+GATHERED_TIMEOUT_S = 300.0
+LOOK_S = 0.2
+
 Progress = Callable[[int, int], None]
 
 
@@ -48,22 +55,51 @@ def _measure(directory: Path, shards: int, progress: Progress) -> Mapping[str, f
         written_bytes = processes.settled(server.resident_bytes)
     with _running(data, directory / "log-restarted", kill=True) as server:
         ready_s = server.ready_s
-        restarted_bytes = processes.settled(server.resident_bytes)
-    with _running(data, directory / "log-killed") as server:
+    with _running(data, directory / "log-killed", GATHER_SOON) as server:
         killed_ready_s = server.ready_s
+        _wait_gathered(server)
+    with _running(data, directory / "log-merging", GATHER_SOON) as server:
+        # The files that were just made are merged.
+        _wait_gathered(server)
+    with _running(data, directory / "log-idle", CLOSE_SOON) as server:
+        _wait_alone(server)
+        idle_bytes = processes.settled(server.resident_bytes)
     return {
         "idle.create": shards / created_s,
         "idle.ready": ready_s,
         "idle.ready-killed": killed_ready_s,
-        "idle.bytes": (restarted_bytes - started_bytes) / shards,
+        "idle.bytes": (idle_bytes - started_bytes) / shards,
         "idle.bytes-written": (written_bytes - worked_bytes) / shards,
     }
 
 
+def _wait_gathered(server: processes.Server) -> None:
+    """Until the process that writes shared files has come, has had nothing to do for a while, and is gone."""
+    give_up_at = time.monotonic() + GATHERED_TIMEOUT_S
+    while not processes.children(server.process.pid) and time.monotonic() < give_up_at:
+        time.sleep(LOOK_S)
+    _wait_alone(server)
+
+
+def _wait_alone(server: processes.Server) -> None:
+    """Until a server has no other processes.
+
+    Raises:
+        ProcessError: It still had one after a few minutes.
+    """
+    give_up_at = time.monotonic() + GATHERED_TIMEOUT_S
+    while processes.children(server.process.pid):
+        if time.monotonic() > give_up_at:
+            raise processes.ProcessError(f"the server still wrote shared files after {GATHERED_TIMEOUT_S:.0f} s")
+        time.sleep(LOOK_S)
+
+
 @contextmanager
-def _running(data: Path, log_path: Path, *, kill: bool = False) -> Iterator[processes.Server]:
+def _running(
+    data: Path, log_path: Path, settings: Mapping[str, str] | None = None, *, kill: bool = False
+) -> Iterator[processes.Server]:
     """A server for the duration of a context, stopped by SIGTERM (drain and checkpoint) or killed at its end."""
-    server = start_journal(data, log_path)
+    server = start_journal(data, log_path, settings=settings)
     try:
         yield server
     finally:

@@ -350,12 +350,13 @@ def changed_references(store: OrderedStore, mutations: Mutations, others: Refere
 
 
 def logs(store: OrderedStore) -> Generator[int | None, None, None]:
-    """Scan all recorded segments; yields the shard's id for each log segment, else None.
+    """Scan all recorded segments; yields the shard's id for each log segment that is closed or has records, else None.
 
-    So the caller can pause: there may be millions. Unreadable records are left out; `load` reports them.
+    So the caller can pause: there may be millions. A shard whose records are in shared files has an empty log segment,
+    and is left out, as are unreadable records; `load` reports these.
     """
-    for outline in outlines(store):
-        yield outline[0] if outline is not None and outline[1] is SegmentKind.LOG else None
+    for segment in _recorded_logs(store):
+        yield None if segment is None else segment[0]
 
 
 def log_ends(store: OrderedStore) -> Generator[tuple[int, int, int] | None, None, None]:
@@ -363,16 +364,30 @@ def log_ends(store: OrderedStore) -> Generator[tuple[int, int, int] | None, None
 
     Otherwise it yields None, so that the caller can pause. Unreadable records are left out; `load` reports them.
     """
-    for item in store.scan_in_steps(Family.SEGMENTS):
+    for segment in _recorded_logs(store):
         end = None
+        if segment is not None:
+            shard_id, base_offset, position, has_records = segment
+            if has_records:
+                end = shard_id, base_offset, position
+        yield end
+
+
+def _recorded_logs(store: OrderedStore) -> Generator[tuple[int, int, int, bool] | None, None, None]:
+    """Scan all records; yields (shard id, base offset, end position, whether it has records), else None.
+
+    Log segments that are neither closed nor have records are left out.
+    """
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        found = None
         if item is not None:
             key, value = item
             if len(key) == _SEGMENT.size and len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
                 shard_id, base_offset = _SEGMENT.unpack(key)
-                _, _, _, _, position, next_offset, *_ = _SEGMENT_VALUE.unpack(value)
-                if next_offset > base_offset:
-                    end = shard_id, base_offset, position
-        yield end
+                _, closed, _, _, position, next_offset, *_ = _SEGMENT_VALUE.unpack(value)
+                if closed or next_offset > base_offset:
+                    found = shard_id, base_offset, position, next_offset > base_offset
+        yield found
 
 
 def references(store: OrderedStore) -> Generator[tuple[int, FileKey] | None, None, None]:

@@ -78,6 +78,21 @@ def kinds(shard: Shard) -> list[SegmentKind]:
     return [segment.kind for segment in shard.segments]
 
 
+async def test_a_start_opens_the_shards_with_records_in_log_files_and_no_others() -> None:
+    """It opened each shard with a log segment: every one that was ever written, as the next segment is always there."""
+    files = SimulatedFileSystem()
+    async with opened(files, config=PATIENT) as engine:
+        for name in ("in log files", "in shared files", "without records"):
+            await create(engine, name)
+        await fill(engine, "in log files", 1)
+        await fill(engine, "in shared files", 1)
+        await engine.convert("in shared files")
+        await engine.parts.checkpointer.checkpoint()
+    async with opened(files, config=PATIENT) as engine:
+        await trio.testing.wait_all_tasks_blocked()
+        assert [shard.name for shard in engine.parts.table.open_shards()] == ["in log files"]
+
+
 async def test_a_request_converts_at_once_and_the_logs_go() -> None:
     files = SimulatedFileSystem()
     async with opened(files, config=PATIENT) as engine:
