@@ -214,6 +214,22 @@ class Appends:
         for shard in self._shards.values():
             shard.connection_lost()
 
+    def make_room_with(self, make_room: Callable[[Connection], bool]) -> None:
+        """Set what closes handles that are not in use; see `ShardHandles.make_room`."""
+        self._handles.make_room = make_room
+
+    def handles_by_use(self) -> tuple[dict[int, ShardAppends], set[int]]:
+        """The shards by their handles that have nothing under way, the oldest first, and the handles of the others."""
+        unused, used = {}, set()
+        for shard in self._shards.values():
+            if shard.handle is None:
+                continue
+            if shard.has_work or shard.is_ready or (shard.window is not None and shard.window.in_flight):
+                used.add(shard.handle)
+            else:
+                unused[shard.handle] = shard
+        return unused, used
+
     def unanswered_batches(self) -> list[list[AppendFuture]]:
         """The appends of each batch that may have been sent and is not answered."""
         return [batch for shard in self._shards.values() for batch in shard.batches()]

@@ -8,6 +8,8 @@ during one, it raises `ConnectionLostError`, and its result is not known.
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -32,6 +34,7 @@ from journal.protocol.errors import (
 )
 from journal.protocol.messages import (
     EndClientRequest,
+    HandleRequest,
     HelloReply,
     OpenShardReply,
     OpenShardRequest,
@@ -39,13 +42,14 @@ from journal.protocol.messages import (
     UnsubscribeRequest,
 )
 from shards.back_off import BackOff
-from shards.errors import InvalidRequestError, StorageError, afresh
+from shards.errors import InvalidRequestError, LimitExceededError, StorageError, afresh
 from shards.format.record import Record
 from shards.history import HistoryGap
 from shards.model import AckLevel, Appended, ShardConfig, ShardInfo
 from shards.position import Start
 
 _LATEST: Final = Start.latest()
+_CLOSED_AT_ONCE: Final = 1 / 8
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +90,9 @@ class Client(Operations):
         self._refused: StorageError | None = None
         self._lost: StorageError | None = None
         self._handles: dict[str, int] = {}
+        # Shards whose handle is asked for, and may be used in the next moment.
+        self._opening: Counter[str] = Counter()
+        appends.make_room_with(self._close_unused)
         self._subscriptions: dict[int, Receiver] = {}
         self._subscription_number = 0
         self.failed_shards = FailedShards()
@@ -417,17 +424,18 @@ class Client(Operations):
             attempt += 1
 
     async def _with_handle(self, name: str, op: Op, make_body: Callable[[int], bytes]) -> bytes | memoryview:
-        """Repeatable request on an open shard; opens it on this connection if needed, and once more if it was lost."""
-        is_second = False
+        """Repeatable request on an open shard; opens it on this connection if needed, and again if it was closed."""
+        attempt = 0
         while True:
             connection, handle = await self._handle(name)
             try:
                 return await connection.exchange(op, make_body(handle))
             except UnknownHandleError:
-                self._handles.pop(name, None)
-                if is_second:
-                    raise
-                is_second = True
+                # A shard that does not exist any more is an error when it is opened again.
+                if self._handles.get(name) == handle:
+                    del self._handles[name]
+                await trio.sleep(self._backoff.delay_s(attempt) if attempt else 0)
+                attempt += 1
             except (ConnectionLostError, ShuttingDownError):
                 await trio.sleep(self._backoff.delay_s(0))
 
@@ -440,16 +448,56 @@ class Client(Operations):
         return connection, handle
 
     async def _open(self, name: str, create: ShardConfig | None) -> tuple[Connection, OpenShardReply]:
-        while True:
-            connection = await self.wait_connected()
-            try:
-                reply: OpenShardReply = await connection.call(Op.OPEN_SHARD, OpenShardRequest(name, create))
-            except (ConnectionLostError, ShuttingDownError):
-                await trio.sleep(self._backoff.delay_s(0))
-            else:
-                if connection is self._connection:
-                    self._handles[name] = reply.handle
-                return connection, reply
+        self._opening[name] += 1
+        attempt = 0
+        try:
+            while True:
+                connection = await self.wait_connected()
+                try:
+                    reply: OpenShardReply = await connection.call(Op.OPEN_SHARD, OpenShardRequest(name, create))
+                except (ConnectionLostError, ShuttingDownError):
+                    await trio.sleep(self._backoff.delay_s(0))
+                except LimitExceededError:
+                    has_room = self._close_unused(connection)
+                    # It may also be about the number of shards, for one that is to be created.
+                    if create is not None and (attempt or not has_room):
+                        raise
+                    if not has_room:
+                        await trio.sleep(self._backoff.delay_s(attempt))
+                    attempt += 1
+                else:
+                    if connection is self._connection:
+                        self._handles[name] = reply.handle
+                    return connection, reply
+        finally:
+            self._opening[name] -= 1
+            if not self._opening[name]:
+                del self._opening[name]
+
+    def _close_unused(self, connection: Connection) -> bool:
+        """Close a part of the handles that are not in use, as the server allows no more; false if there are none.
+
+        A handle belongs to its connection, and to appends and reads of its shard alike.
+        """
+        if connection is not self._connection:
+            return False
+        unused, used = self._appends.handles_by_use()
+        by_appends = {handle: shard for handle, shard in unused.items() if shard.name not in self._opening}
+        by_reads = {
+            handle: name for name, handle in self._handles.items() if handle not in used and name not in self._opening
+        }
+        handles = [*dict.fromkeys((*by_reads, *by_appends))]
+        for handle in handles[: math.ceil(len(handles) * _CLOSED_AT_ONCE)]:
+            if handle in by_reads:
+                del self._handles[by_reads[handle]]
+            if handle in by_appends:
+                by_appends[handle].handle = None
+            connection.call_nowait(Op.CLOSE_SHARD, encode(HandleRequest(handle)), _closed)
+        return bool(handles)
+
+
+def _closed(_error: StorageError | None, _body: bytes | memoryview) -> None:
+    """A handle was closed. An error says that it is gone already, with its shard or with the connection."""
 
 
 def _not_by_reader(act: str) -> InvalidRequestError:

@@ -13,7 +13,7 @@ from journal.protocol import Op, RemoteProtocolError, decode_reply, encode
 from journal.protocol.errors import is_retriable
 from journal.protocol.messages import OpenShardRequest
 from shards.back_off import BackOff
-from shards.errors import StorageError
+from shards.errors import LimitExceededError, StorageError
 
 
 class ShardHandles:
@@ -27,6 +27,8 @@ class ShardHandles:
 
     Attributes:
         connection: The connection at present. What was asked on an earlier one is not answered any more.
+        make_room: Called when the server allows no more open shards at the connection; closes some that are not in use.
+            Returns whether there were any.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class ShardHandles:
         self._backoff = backoff
         self._on_ready = on_ready
         self._on_refused = on_refused
+        self.make_room: Callable[[Connection], bool] = lambda _connection: False
 
     def open(self, connection: Connection, shard: ShardAppends) -> None:
         """Ask for the handle of a shard, unless that is under way or the shard is paused."""
@@ -60,6 +63,12 @@ class ShardHandles:
                     error = fault
             if error is None:
                 self._resume(shard)
+            elif isinstance(error, LimitExceededError):
+                if self.make_room(connection):
+                    self.open(connection, shard)
+                else:
+                    # All are in use: some will not be soon.
+                    self.pause(shard, error)
             elif is_retriable(error):
                 self.pause(shard, error)
             else:

@@ -122,7 +122,10 @@ class Connection(ClientConnection):
     # Handles
 
     def add_handle(self, shard: Shard) -> int:
-        """Assign the next handle to the shard."""
+        """Assign the next handle to the shard.
+
+        No number is given out twice: a request with one that was closed must not reach another shard.
+        """
         handle = self.handle_of[shard.shard_id] = len(self.shards)
         self.shards.append(shard)
         self.handles.append(None)

@@ -57,6 +57,9 @@ def server_name() -> str:
     return f"journal-engine {server_version()}".rstrip()
 
 
+_NUMBERS_FOR_EACH: Final = 16
+"""A connection may open so many shards in its life for each that it may have open at once."""
+
 SERVED_BY_FOLLOWERS: Final = frozenset(
     (
         Op.HELLO,
@@ -253,14 +256,20 @@ class ServerOperations:
         shard.check_usable()
         handle = connection.handle_of.get(shard.shard_id)
         if handle is None:
-            handle = len(connection.shards)
             limit = self._engine.config.limits.max_handles_per_connection
-            if handle >= limit:
+            if len(connection.handle_of) >= limit:
                 raise LimitExceededError(
-                    f"this connection has opened {handle} shards, the limit of limits.max_handles_per_connection; "
-                    f"use another connection"
+                    f"this connection has {limit} open shards, the limit of limits.max_handles_per_connection; "
+                    f"close some, or use another connection"
                 )
-            connection.add_handle(shard)
+            if len(connection.shards) >= _NUMBERS_FOR_EACH * limit:
+                # The numbers of closed handles take memory, too.
+                error = ShuttingDownError(
+                    f"this connection has opened {len(connection.shards)} shards one after the other; connect again"
+                )
+                connection.revoke(error)
+                raise error
+            handle = connection.add_handle(shard)
         reply = messages.OpenShardReply(handle, shard.info(with_segments=False))
         connection.reply(build(Op.OPEN_SHARD, correlation, encode(reply)))
 

@@ -12,7 +12,7 @@ import trio.testing
 
 from journal.client import open_client
 from journal.protocol import Op, frames, messages
-from journal.protocol.errors import UnknownHandleError
+from journal.protocol.errors import ShuttingDownError, UnknownHandleError
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
@@ -131,6 +131,33 @@ async def test_the_number_of_handles_is_bounded(tmp_path: Path) -> None:
             await client.open("c")
         async with served.client() as other:
             await other.open("c")
+
+
+async def test_a_shard_that_was_closed_does_not_count_among_the_open_ones(tmp_path: Path) -> None:
+    """A connection could open so many in its life: a broker lost the topics beyond."""
+    async with serving(tmp_path, limits__max_handles_per_connection=2) as served, served.client() as client:
+        handles = {name: await client.open(name) for name in ("a", "b")}
+        for name in ("c", "d", "e"):
+            closed = handles.pop(min(handles))
+            await client.call(Op.CLOSE_SHARD, messages.HandleRequest(closed))
+            handles[name] = await client.open(name)
+            # A request that comes late does not reach another shard.
+            assert handles[name] > closed
+            for each, handle in handles.items():
+                await client.append_values(handle, each.encode())
+        # Each record is in the shard whose handle its number was at that moment.
+        reading = [await client.read_values(handle) for handle in handles.values()]
+        assert [set(values) for values in reading] == [{name.encode()} for name in handles]
+
+
+async def test_a_connection_that_has_opened_very_many_shards_has_to_begin_anew(tmp_path: Path) -> None:
+    """The numbers of handles that were closed take memory at the server."""
+    async with serving(tmp_path, limits__max_handles_per_connection=2) as served, served.client() as client:
+        with trio.fail_after(PATIENCE_S), pytest.raises(ShuttingDownError, match="opened 32 shards"):
+            for number in range(100):
+                handle = await client.open(f"s/{number}")
+                await client.call(Op.CLOSE_SHARD, messages.HandleRequest(handle))
+        assert number == 32
 
 
 async def test_appends_are_acknowledged_with_the_level_they_reached(tmp_path: Path) -> None:
