@@ -347,7 +347,12 @@ class Broker:
         while True:
             await trio.sleep(_SWEEP_S)
             now_s, time_s = trio.current_time(), self._clock.now_us() / 1_000_000
-            for connection in list(self._connections):
+            for at, connection in enumerate(list(self._connections)):
+                # Messages do not wait until ten thousand connections have been looked at.
+                if at % _LOOKED_AT_BETWEEN_CHECKPOINTS == 0:
+                    await trio.lowlevel.checkpoint()
+                if connection not in self._connections:
+                    continue  # it has ended meanwhile
                 connection.check_silence(now_s)
                 connection.check_login(time_s)
                 connection.save_position()
