@@ -9,7 +9,7 @@ from broker_adapter.mqtt_codec.encoder import encode
 from broker_adapter.mqtt_codec.errors import MqttProtocolError
 from broker_adapter.mqtt_codec.packets import Packet, Version
 from broker_adapter.mqtt_codec.properties import EMPTY, Properties
-from broker_adapter.mqtt_codec.publish_template import PublishTemplate, plain_templates, publish_template
+from broker_adapter.mqtt_codec.publish_template import PublishTemplate, publish_template
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
 __all__ = [
@@ -24,6 +24,5 @@ __all__ = [
     "encode",
     "encode_acknowledgements",
     "encode_pubacks",
-    "plain_templates",
     "publish_template",
 ]

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from broker_adapter.mqtt.model.message import MAX_HEADERS, Message
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
-from broker_adapter.mqtt_codec import EMPTY, Properties, PublishTemplate, Version, plain_templates, publish_template
+from broker_adapter.mqtt_codec import EMPTY, Properties, PublishTemplate, Version, publish_template
+from broker_adapter.mqtt_codec.publish_template import plain_templates
 from broker_adapter.mqtt_codec.text import shown
 
 _MAX_INTERVAL_S: Final = 0xFFFF_FFFF
