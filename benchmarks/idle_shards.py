@@ -75,22 +75,26 @@ def _measure(directory: Path, shards: int, progress: Progress) -> Mapping[str, f
 
 def _wait_gathered(server: processes.Server) -> None:
     """Until the process that writes shared files has come, has had nothing to do for a while, and is gone."""
-    give_up_at = time.monotonic() + GATHERED_TIMEOUT_S
-    while not processes.children(server.process.pid) and time.monotonic() < give_up_at:
-        time.sleep(LOOK_S)
+    _wait_children(server, are_there=True)
     _wait_alone(server)
 
 
 def _wait_alone(server: processes.Server) -> None:
-    """Until a server has no other processes.
+    """Until a server has no other processes."""
+    _wait_children(server, are_there=False)
+
+
+def _wait_children(server: processes.Server, *, are_there: bool) -> None:
+    """Until a server has processes of its own, or none.
 
     Raises:
-        ProcessError: It still had one after a few minutes.
+        ProcessError: That was not so within a few minutes.
     """
     give_up_at = time.monotonic() + GATHERED_TIMEOUT_S
-    while processes.children(server.process.pid):
+    while bool(processes.children(server.process.pid)) is not are_there:
         if time.monotonic() > give_up_at:
-            raise processes.ProcessError(f"the server still wrote shared files after {GATHERED_TIMEOUT_S:.0f} s")
+            what = "began no process that writes" if are_there else "still wrote"
+            raise processes.ProcessError(f"the server {what} shared files within {GATHERED_TIMEOUT_S:.0f} s")
         time.sleep(LOOK_S)
 
 

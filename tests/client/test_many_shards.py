@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
+from journal.client import Client
 from journal.client.opening import open_client
 from shards.errors import LimitExceededError
 from shards.format.batch import read_records
@@ -19,15 +22,22 @@ MOST = 5
 SHARDS = 23
 
 
-async def test_appends_and_reads_go_on_with_more_shards_than_may_be_open(tmp_path: Path) -> None:
-    """From the 200,001st topic of its life on, a broker could store nothing for new ones."""
+@asynccontextmanager
+async def more_than_may_be_open(directory: Path) -> AsyncIterator[tuple[Client, list[str]]]:
+    """A client, and the names of more shards than one connection may have open."""
     async with (
-        serving(tmp_path, limits__max_handles_per_connection=MOST) as served,
+        serving(directory, limits__max_handles_per_connection=MOST) as served,
         open_client(served.address) as client,
     ):
         names = [f"s/{number}" for number in range(SHARDS)]
         for name in names:
             await client.create_shard(name, ShardConfig())
+        yield client, names
+
+
+async def test_appends_and_reads_go_on_with_more_shards_than_may_be_open(tmp_path: Path) -> None:
+    """From the 200,001st topic of its life on, a broker could store nothing for new ones."""
+    async with more_than_may_be_open(tmp_path) as (client, names):
         with trio.fail_after(PATIENCE_S):
             for turn in range(3):
                 for name in names:
@@ -39,13 +49,7 @@ async def test_appends_and_reads_go_on_with_more_shards_than_may_be_open(tmp_pat
 
 
 async def test_many_at_once_wait_for_each_other(tmp_path: Path) -> None:
-    async with (
-        serving(tmp_path, limits__max_handles_per_connection=MOST) as served,
-        open_client(served.address) as client,
-    ):
-        names = [f"s/{number}" for number in range(SHARDS)]
-        for name in names:
-            await client.create_shard(name, ShardConfig())
+    async with more_than_may_be_open(tmp_path) as (client, names):
 
         async def use(name: str) -> None:
             for turn in range(5):

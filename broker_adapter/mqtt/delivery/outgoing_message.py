@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 import attrs
@@ -87,3 +88,30 @@ def size_bytes(arrival: Arrival) -> int:
 def total_bytes(arrivals: Sequence[Arrival]) -> int:
     """Bytes that arrivals count in an inbox together."""
     return sum([len(arrival.message.payload) for arrival in arrivals]) + ARRIVAL_BYTES * len(arrivals)
+
+
+def alike_from(arrivals: Sequence[Arrival], at: int) -> list[Message]:
+    """The messages from an index on that can be sent together.
+
+    They are of one shard and in order, are sent at QoS 1 for subscriptions outside of groups, with the same retain flag
+    and the same subscription identifiers, and never expire.
+    """
+    first = arrivals[at]
+    shard, offset, retain, ids = first.message.shard, -1, first.retain, first.subscription_ids
+    messages: list[Message] = []
+    for arrival in islice(arrivals, at, None):
+        message = arrival.message
+        if (
+            arrival.qos != 1
+            or arrival.acknowledge is not None
+            or arrival.origin is not Origin.SUBSCRIPTION
+            or arrival.retain is not retain
+            or arrival.subscription_ids != ids
+            or message.expires_at_us
+            or message.offset <= offset
+            or message.shard != shard
+        ):
+            break
+        offset = message.offset
+        messages.append(message)
+    return messages

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final
 
 import attrs
@@ -16,7 +15,7 @@ import structlog
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.delivery.inbox import Inbox
-from broker_adapter.mqtt.delivery.outgoing_message import Arrival
+from broker_adapter.mqtt.delivery.outgoing_message import Arrival, alike_from
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.redelivery import fetch_messages
 from broker_adapter.mqtt.delivery.share_claims import ShareClaims
@@ -227,7 +226,7 @@ class MessageSender:
         at = 0
         try:
             while at < len(arrivals):
-                run = _alike(arrivals, at) if origin is Origin.SUBSCRIPTION else []
+                run = alike_from(arrivals, at) if origin is Origin.SUBSCRIPTION else []
                 if len(run) >= _WORTH_A_RUN and self._send_alike(arrivals[at], run, packets, now_us):
                     at += len(run)
                     continue
@@ -245,7 +244,7 @@ class MessageSender:
                 self._output.collect(b"".join(packets))
 
     def _send_alike(self, first: Arrival, messages: Sequence[Message], packets: list[bytes], now_us: int) -> bool:
-        """Send messages that can be sent together (`_alike`) in one go; false if each has to be looked at."""
+        """Send messages that can be sent together (`alike_from`) in one go; false if each has to be looked at."""
         window, encoder, qos = self._window, self._encoder, first.qos
         if self.checks_topics or not window.are_new(messages[0].shard, messages[0].offset):
             return False
@@ -474,30 +473,3 @@ class MessageSender:
             self._output.collect(self._encoder.packet(template, message, entry.packet_id, now_us, dup=True))
         elif self._window.gone(entry.packet_id) is not None:
             self._release(entry.packet_id)
-
-
-def _alike(arrivals: Sequence[Arrival], at: int) -> list[Message]:
-    """The messages from an index on that can be sent together.
-
-    They are of one shard and in order, are sent at QoS 1 for subscriptions outside of groups, with the same retain flag
-    and the same subscription identifiers, and never expire.
-    """
-    first = arrivals[at]
-    shard, offset, retain, ids = first.message.shard, -1, first.retain, first.subscription_ids
-    messages: list[Message] = []
-    for arrival in islice(arrivals, at, None):
-        message = arrival.message
-        if (
-            arrival.qos != 1
-            or arrival.acknowledge is not None
-            or arrival.origin is not Origin.SUBSCRIPTION
-            or arrival.retain is not retain
-            or arrival.subscription_ids != ids
-            or message.expires_at_us
-            or message.offset <= offset
-            or message.shard != shard
-        ):
-            break
-        offset = message.offset
-        messages.append(message)
-    return messages

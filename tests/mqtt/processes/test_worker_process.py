@@ -1,4 +1,4 @@
-"""One process of a broker as its supervisor sees it: what it is told while it is being started counts."""
+"""One process of a broker as its supervisor sees it: new settings and the stop, also while it is still starting."""
 
 from __future__ import annotations
 
