@@ -121,19 +121,23 @@ def _check(
     else:
         report.damage(f"{path}/journal", 0, "the directory of the journal is missing")
     views = _check_views(files, path, report, open_store)
+    is_copy = may_be_copy and node_id is not None and bool(read_store_id(files, path))
     # Without views nothing is known to be durable outside the journal.
-    journal.report_gaps(report, views.node.checkpoint if views is not None else 0)
+    checkpoint = views.node.checkpoint if views is not None else 0
+    is_incomplete = journal.report_missing_files(f"{path}/journal", report, checkpoint, is_copy=is_copy)
     if views is None:
         for name in ("log", "sealed"):
             what = f"the {name} segments were not checked: the views that describe them cannot be read"
             report.note(f"{path}/{name}", 0, what)
         return
-    is_copy = may_be_copy and node_id is not None and bool(read_store_id(files, path))
     _check_agreement(files, path, node_id, views, journal, report, is_copy=is_copy)
     for segment in views.segments.values():
         try:
-            may_be_missing = journal.drops(segment.shard_id, segment.flushed_offset) or journal.converts(
-                segment.shard_id, segment.base_offset
+            # What drops it may be in the files of the journal that are missing.
+            may_be_missing = (
+                (is_copy and is_incomplete)
+                or journal.drops(segment.shard_id, segment.flushed_offset)
+                or journal.converts(segment.shard_id, segment.base_offset)
             )
             check_segment(files, segment, report, progress, may_be_missing=may_be_missing, is_copy=is_copy)
         except OSError as error:
@@ -170,12 +174,6 @@ def _check_agreement(
             expected.check_end(f"{path}/journal", journal.next_lsn)
     except CorruptionError as error:
         report.damage(error.path, error.position, error.problem)
-    first = journal.first_lsn
-    if first is not None and first > views.node.checkpoint + 1:
-        problem = (
-            f"begins with lsn {first}, but the views end with {views.node.checkpoint}: a file is missing before it"
-        )
-        report.damage(f"{path}/journal", 0, problem)
 
 
 def _is_half_made(files: FileSystem, path: str) -> bool:

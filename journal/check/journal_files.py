@@ -11,7 +11,7 @@ import re
 
 import attrs
 
-from journal.check.report import Progress, Report
+from journal.check.report import Finding, Progress, Report
 from journal.check.window import Window
 from journal.engine.directory.data_directory import LOG_POSITION, MARKER
 from journal.engine.wal.entry import (
@@ -60,6 +60,21 @@ class LsnGap:
     expected_lsn: int
 
 
+@attrs.frozen
+class LostEnd:
+    """A mark in the last file that says that the journal continues in another one.
+
+    Attributes:
+        missing: Path of that file.
+        path: The last file.
+        position: Byte position of the mark in it.
+    """
+
+    missing: str
+    path: str
+    position: int
+
+
 @attrs.define
 class CheckedJournal:
     """The results that other parts of the check need.
@@ -75,6 +90,7 @@ class CheckedJournal:
         shared: Its decisions about shared files, with their lsns.
         gathered: By shard: ranges of offsets that these put into shared files.
         gaps: Where files are missing between others.
+        lost_end: Where files are missing behind the others; None if the journal does not tell.
     """
 
     first_lsn: int | None = None
@@ -87,20 +103,46 @@ class CheckedJournal:
     shared: list[tuple[int, FilesConverted]] = attrs.Factory(list)
     gathered: dict[int, list[tuple[int, int]]] = attrs.Factory(dict)
     gaps: list[LsnGap] = attrs.Factory(list)
+    lost_end: LostEnd | None = None
 
-    def report_gaps(self, report: Report, checkpoint: int) -> None:
-        """Report the gaps that recovery refuses: those that reach beyond the checkpoint.
+    def report_missing_files(self, directory: str, report: Report, checkpoint: int, *, is_copy: bool) -> bool:
+        """Report the missing files without which a start cannot read the journal.
 
         Files that are not needed after a checkpoint are recycled together. A power loss may undo that for some of them
         only, and the views contain everything that the missing ones had.
+
+        Args:
+            directory: The journal's directory.
+            report: Gets damages, or notes if it is a copy: a start of a server on the log store reads everything again.
+            checkpoint: The views contain everything up to this lsn.
+            is_copy: The journal is a copy of a shared log.
+
+        Returns:
+            Whether there are such files.
         """
-        for gap in self.gaps:
-            if gap.first_lsn > checkpoint + 1:
-                problem = (
-                    f"begins with lsn {gap.first_lsn}, but the file before it ends before {gap.expected_lsn}, and the "
-                    f"views end with {checkpoint}: a file is missing"
-                )
-                report.damage(gap.path, 0, problem)
+        missing = [
+            Finding(
+                gap.path,
+                0,
+                f"begins with lsn {gap.first_lsn}, but the file before it ends before {gap.expected_lsn}, and the "
+                f"views end with {checkpoint}: a file is missing",
+            )
+            for gap in self.gaps
+            if gap.first_lsn > checkpoint + 1
+        ]
+        if self.first_lsn is not None and self.first_lsn > checkpoint + 1:
+            problem = f"begins with lsn {self.first_lsn}, but the views end with {checkpoint}"
+            missing.append(Finding(directory, 0, f"{problem}: a file is missing before it"))
+        if (end := self.lost_end) is not None:
+            problem = f"the file is missing: {end.path} says at byte {end.position} that the journal continues in it"
+            missing.append(Finding(end.missing, 0, problem))
+        for finding in missing:
+            if is_copy:
+                problem = f"{finding.problem}. The next start with --store reads everything from the log store again"
+                report.note(finding.path, finding.position, problem)
+            else:
+                report.damage(finding.path, finding.position, finding.problem)
+        return bool(missing)
 
     def drops(self, shard_id: int, next_offset: int) -> bool:
         """Whether a segment with this end may be missing, even if the views, which may be older, have it."""
@@ -125,7 +167,7 @@ class CheckedJournal:
 
 
 def check_journal(files: FileSystem, directory: str, report: Report, progress: Progress | None) -> CheckedJournal:
-    """Check all journal files. Call `CheckedJournal.report_gaps` afterwards: the views tell which gaps are damage."""
+    """Check all journal files. `CheckedJournal.report_missing_files` tells by the views what is missing."""
     checked = CheckedJournal()
     used = list_journal_files(files, directory)
     names = {path for _, path in used}
@@ -266,11 +308,7 @@ class _FilePass:
                 self._damage(position, f"a commit group of lsns from {header.first_lsn} up to {header.next_lsn}")
             if header is not None and header.continues_in and self._is_last:
                 missing = journal_path(posixpath.dirname(self._path), header.continues_in)
-                self._report.damage(
-                    missing,
-                    0,
-                    f"the file is missing: {self._path} says at byte {position} that the journal continues in it",
-                )
+                self._checked.lost_end = LostEnd(missing, self._path, position)
             if (
                 header is not None
                 and header.size_bytes

@@ -1,4 +1,7 @@
-"""A copy that has lost some files of its journal begins again: the log store has all that was in them."""
+"""A copy that has lost some files of its journal begins again: the log store has all that was in them.
+
+The check of the directory called such a copy damaged.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import random
 
 import pytest
 
+from journal.check import check_directory
 from journal.engine.wal.journal_file import list_journal_files
 from journal.logstore.stores.memory import MemoryLogStore
 from shards.model import Mode, ShardConfig
 from tests.cluster.simulated_owner import owner
 from tests.journal.engines import DATA, append, stop_without_checkpoint, values_of
 from tests.simulation.file_system import SimulatedFileSystem
+from tests.simulation.store import SimulatedStore
 
 SHARD = "plant/line"
 VALUES = [b"%04d" % number * 1000 for number in range(40)]
@@ -31,5 +36,9 @@ async def test_a_server_starts_without_some_files_of_its_journal(lost: set[int])
     assert len(paths) == 3
     for place in lost:
         files.remove(paths[place])
+    report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
+    assert report.damages == []
+    told = [note.problem for note in report.notes if "reads everything from the log store again" in note.problem]
+    assert len(told) == (0 if len(lost) == len(paths) else 1)
     async with owner(store, files, rng) as engine:
         assert await values_of(engine, SHARD) == VALUES

@@ -27,6 +27,7 @@ from shards.format.batch import read_records
 from shards.format.record import Record
 from shards.model import Mode, ShardConfig
 from tests.cluster.servers import Cluster, Server, running
+from tests.cluster.test_follower_reads import until
 from tests.cluster.test_real_stores import postgresql, seaweed
 from tests.cluster.test_refusals import refusal
 from tests.cluster.writing import SHARD, Writer, check, connected, value_of, writing
@@ -157,9 +158,7 @@ async def stalling(
                 open_client(f"journal://{follower.tcp}?read=follower", times=once) as at_follower,
             ):
                 await at_owner.create_shard(ASIDE, ShardConfig(mode=Mode.FILE))
-                with trio.fail_after(PATIENCE_S):
-                    while len(await values_at(at_follower)) < 20:
-                        await trio.sleep(0.05)
+                await until(at_follower, lambda values: len(values) >= 20)
                 yield Stall(cluster, owner, follower, writer, at_owner, at_follower)
             await writer.wait_for(1)
         await check(cluster, writer)

@@ -84,7 +84,8 @@ async def test_what_is_missing_of_the_journal_is_read_from_the_log_again(tmp_pat
         for path in files if missing == "all" else files[-1:]:
             path.unlink()
         check = [sys.executable, "-m", "journal.cli.main", "check", str(server.data)]
-        await trio.run_process(check, capture_stdout=True)
+        checked = await trio.run_process(check, capture_stdout=True, capture_stderr=True, check=False)
+        assert checked.returncode == 0, checked.stdout.decode() + checked.stderr.decode()
         server.start()
         async with connected(cluster) as client:
             info = await client.describe_shard(SHARD)
