@@ -8,8 +8,6 @@ during one, it raises `ConnectionLostError`, and its result is not known.
 from __future__ import annotations
 
 import logging
-import math
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -20,6 +18,7 @@ from journal.client.append_future import AppendFuture
 from journal.client.appends import Appends
 from journal.client.batching import pending_of, pending_of_batch
 from journal.client.connection import Connection
+from journal.client.open_handles import OpenHandles
 from journal.client.operations import Operations
 from journal.client.receiver import Receiver
 from journal.client.reconnection import Reconnection, ServerRestored, lost_history
@@ -34,7 +33,6 @@ from journal.protocol.errors import (
 )
 from journal.protocol.messages import (
     EndClientRequest,
-    HandleRequest,
     HelloReply,
     OpenShardReply,
     OpenShardRequest,
@@ -49,7 +47,6 @@ from shards.model import AckLevel, Appended, ShardConfig, ShardInfo
 from shards.position import Start
 
 _LATEST: Final = Start.latest()
-_CLOSED_AT_ONCE: Final = 1 / 8
 
 _log = logging.getLogger(__name__)
 
@@ -89,10 +86,7 @@ class Client(Operations):
         self._changed = trio.Event()
         self._refused: StorageError | None = None
         self._lost: StorageError | None = None
-        self._handles: dict[str, int] = {}
-        # Shards whose handle is asked for, and may be used in the next moment.
-        self._opening: Counter[str] = Counter()
-        appends.make_room_with(self._close_unused)
+        self._handles = OpenHandles(appends)
         self._subscriptions: dict[int, Receiver] = {}
         self._subscription_number = 0
         self.failed_shards = FailedShards()
@@ -321,7 +315,7 @@ class Client(Operations):
     def session_began(self, connection: Connection) -> None:
         assert self._hello is not None
         self._connection = connection
-        self._handles.clear()
+        self._handles.connected(connection)
         self.failed_shards.connected()
         self._appends.connected(connection, self._hello.max_batch_bytes)
         for subscription in list(self._subscriptions.values()):
@@ -344,6 +338,7 @@ class Client(Operations):
     def session_ended(self, reason: StorageError) -> None:
         self._connection = None
         self._lost = reason
+        self._handles.disconnected()
         self._appends.disconnected()
         for subscription in self._subscriptions.values():
             subscription.disconnected()
@@ -432,8 +427,7 @@ class Client(Operations):
                 return await connection.exchange(op, make_body(handle))
             except UnknownHandleError:
                 # A shard that does not exist any more is an error when it is opened again.
-                if self._handles.get(name) == handle:
-                    del self._handles[name]
+                self._handles.forget(name, handle)
                 await trio.sleep(self._backoff.delay_s(attempt) if attempt else 0)
                 attempt += 1
             except (ConnectionLostError, ShuttingDownError):
@@ -441,16 +435,15 @@ class Client(Operations):
 
     async def _handle(self, name: str) -> tuple[Connection, int]:
         connection = await self.wait_connected()
-        handle = self._handles.get(name)
+        handle = self._handles.of(name)
         if handle is None:
             connection, reply = await self._open(name, None)
             handle = reply.handle
         return connection, handle
 
     async def _open(self, name: str, create: ShardConfig | None) -> tuple[Connection, OpenShardReply]:
-        self._opening[name] += 1
         attempt = 0
-        try:
+        with self._handles.asking_for(name):
             while True:
                 connection = await self.wait_connected()
                 try:
@@ -458,7 +451,7 @@ class Client(Operations):
                 except (ConnectionLostError, ShuttingDownError):
                     await trio.sleep(self._backoff.delay_s(0))
                 except LimitExceededError:
-                    has_room = self._close_unused(connection)
+                    has_room = self._handles.close_unused(connection)
                     # It may also be about the number of shards, for one that is to be created.
                     if create is not None and (attempt or not has_room):
                         raise
@@ -466,38 +459,8 @@ class Client(Operations):
                         await trio.sleep(self._backoff.delay_s(attempt))
                     attempt += 1
                 else:
-                    if connection is self._connection:
-                        self._handles[name] = reply.handle
+                    self._handles.keep(connection, name, reply.handle)
                     return connection, reply
-        finally:
-            self._opening[name] -= 1
-            if not self._opening[name]:
-                del self._opening[name]
-
-    def _close_unused(self, connection: Connection) -> bool:
-        """Close a part of the handles that are not in use, as the server allows no more; false if there are none.
-
-        A handle belongs to its connection, and to appends and reads of its shard alike.
-        """
-        if connection is not self._connection:
-            return False
-        unused, used = self._appends.handles_by_use()
-        by_appends = {handle: shard for handle, shard in unused.items() if shard.name not in self._opening}
-        by_reads = {
-            handle: name for name, handle in self._handles.items() if handle not in used and name not in self._opening
-        }
-        handles = [*dict.fromkeys((*by_reads, *by_appends))]
-        for handle in handles[: math.ceil(len(handles) * _CLOSED_AT_ONCE)]:
-            if handle in by_reads:
-                del self._handles[by_reads[handle]]
-            if handle in by_appends:
-                by_appends[handle].handle = None
-            connection.call_nowait(Op.CLOSE_SHARD, encode(HandleRequest(handle)), _closed)
-        return bool(handles)
-
-
-def _closed(_error: StorageError | None, _body: bytes | memoryview) -> None:
-    """A handle was closed. An error says that it is gone already, with its shard or with the connection."""
 
 
 def _not_by_reader(act: str) -> InvalidRequestError:
