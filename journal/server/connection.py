@@ -296,6 +296,7 @@ class Connection(ClientConnection):
     def _hold(self, buffer: ReceiveBuffer, size_bytes: int) -> None:
         """Keep the buffer until the group that is partly stored in it is committed, or copied out of it."""
         buffer.hold()
+        self.has_written = True
         self.inflight_bytes += size_bytes
         self.statistics.append_bytes += size_bytes
 
@@ -363,7 +364,8 @@ class Connection(ClientConnection):
 
     async def wait_for_room(self) -> None:
         """Return when more may be received: the connection's own limits and the engine's budgets allow it."""
-        await self.engine.wait_for_room()
+        if self.has_written:
+            await self.engine.wait_for_room()
         await self.output.wait_for_room()
         if self.meter is not None:
             await self.meter.wait()
@@ -374,7 +376,7 @@ class Connection(ClientConnection):
     def has_room(self) -> bool:
         """Whether `wait_for_room` would return at once."""
         return (
-            self.engine.has_room
+            (not self.has_written or self.engine.has_room)
             and self.output.has_room
             and self.inflight_bytes <= self._limit
             and self._requests < _REQUESTS_AT_ONCE

@@ -79,6 +79,9 @@ SERVED_BY_FOLLOWERS: Final = frozenset(
 )
 """Operations that a server carries out while it follows the owner of its store. It refuses all others, and groups."""
 
+_CHANGES_NOTHING: Final = SERVED_BY_FOLLOWERS - {Op.ACKNOWLEDGE} | {Op.STATUS}
+"""Operations that write nothing into the journal, unless a shard is created in passing."""
+
 
 class ServerOperations:
     """The operations of one engine, for all its connections."""
@@ -138,6 +141,8 @@ class ServerOperations:
             )
         if self._engine.is_following and op not in SERVED_BY_FOLLOWERS:
             raise NotOwnerError(self._engine.owner)
+        if op not in _CHANGES_NOTHING:
+            connection.has_written = True
         try:
             pending = handler(connection, correlation, body)
             return pending if pending is None else self._admission.audited(connection, op, body, pending)
@@ -248,6 +253,7 @@ class ServerOperations:
         return None
 
     async def _create_and_open(self, connection: Connection, correlation: int, name: str, config: ShardConfig) -> None:
+        connection.has_written = True
         await self._shards.create_in_passing(connection, name, config)
         self._open(connection, correlation, name)
 

@@ -105,6 +105,7 @@ class JsonOperations:
 
     async def append(self, connection: JsonConnection, request: messages.Append) -> object:
         engine = self._engine
+        connection.has_written = True
         Use(Operation.APPEND, shard=request.shard).require(connection.principal)
         if request.create is not None and engine.shard_id(request.shard) is None:
             config = ShardConfig() if request.create.mode is None else ShardConfig(mode=request.create.mode)
