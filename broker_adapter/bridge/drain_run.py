@@ -138,7 +138,7 @@ class DrainRun:
                     or prepared.batch.first_offset < self.alone_to_offset
                 )
                 if is_alone or (self._flights and self._flights[-1].is_alone):
-                    await self._until_confirmed()
+                    await self._until_settled()
                 wait_s = self._limit.take(len(prepared.records), trio.current_time())
                 if wait_s:
                     await trio.sleep(wait_s)
@@ -232,6 +232,6 @@ class DrainRun:
             size_bytes += prepared.batch.size_bytes
         await self._drain.confirm(flights[-1].prepared.batch.next_offset, outcome, size_bytes)
 
-    async def _until_confirmed(self) -> None:
-        while self._flights:
+    async def _until_settled(self) -> None:
+        while not all(flight.is_settled for flight in self._flights):
             await self._changed.park()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import pytest
@@ -18,6 +19,7 @@ from broker_adapter.cache_queue import QueueSettings, QueueState, ensure_queue, 
 from broker_adapter.cache_queue.dead_letters import DEAD_LETTER_OFFSET, DEAD_LETTER_REASON
 from broker_adapter.cache_queue.queue import change_queue, purge_queue
 from shards.format.record import Record, StoredRecord
+from shards.model import StateValue
 from tests.bridge.fakes import Shelf
 
 QUEUE = "warehouse"
@@ -116,6 +118,32 @@ async def test_what_the_sink_had_taken_before_an_outage_does_not_come_again(
         shelf.is_out = False
         await until_empty(store)
     assert shelf.values == numbers(0, 200)
+
+
+@pytest.mark.parametrize("keeps_position", [False, True])
+async def test_a_sink_gets_the_next_batches_while_the_store_confirms_the_one_before_up_to_the_window(
+    store: StorageAdapter, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, keeps_position: bool
+) -> None:
+    """With one batch in flight each waited until the one before was durably confirmed: two thirds of the rate."""
+    shelf = Shelf(keeps_position=keeps_position)
+    put_state, may_confirm = store.put_state, trio.Event()
+
+    async def slow_put_state(key: bytes, *arguments: Any, **options: Any) -> StateValue:
+        if key == names.progress_key(QUEUE) and shelf.values:
+            await may_confirm.wait()
+        return await put_state(key, *arguments, **options)
+
+    monkeypatch.setattr(store, "put_state", slow_put_state)
+    await put(store, 0, 200)
+    async with driven(store, spec_for(shelf, window=4)):
+        await shelf.wait_for(40)
+        await trio.sleep(10)
+        assert shelf.values == numbers(0, 40)
+        assert (await look(store, QUEUE)).depth.first_offset == 0
+        may_confirm.set()
+        await until_empty(store)
+    assert shelf.values == numbers(0, 200)
+    assert shelf.largest_under_way == 1
 
 
 async def test_a_sink_that_keeps_a_position_gets_nothing_twice(
