@@ -22,6 +22,7 @@ _HEADERS_BYTES: Final = 1000
 MAX_BYTES: Final = 16 * 1024
 """Size of a payload at most."""
 MAX_DURATION_US: Final = 600_000_000
+MAX_RATE_PER_S: Final = 10_000_000
 
 SCHEDULED: Final = "due"
 ACKNOWLEDGED: Final = "acknowledged"
@@ -85,6 +86,11 @@ class Options:
             raise LoadError(f"payloads of {size_bytes} bytes; a trace has payloads from {MIN_BYTES} to {MAX_BYTES}")
         if not 0 < duration_us <= MAX_DURATION_US:
             raise LoadError(f"{duration_us / 1e6:g} s at each rate; it must be more than 0 and at most 600")
+        if not 0 <= highest_rate_per_s <= MAX_RATE_PER_S:
+            raise LoadError(
+                f"a highest rate of {highest_rate_per_s:g} messages/s; it must be 0, to find it, or at most "
+                f"{MAX_RATE_PER_S:,}"
+            )
         return cls(size_bytes, duration_us / 1e6, highest_rate_per_s, ends_only)
 
 

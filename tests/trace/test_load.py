@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 
@@ -159,3 +160,9 @@ def test_the_messages_of_a_level_fit_into_the_ring_and_into_the_window_of_a_clie
     assert options.most_messages * (4 * (size_bytes + 200) + 200) <= RING_BYTES
     assert sum(pending_of([bytes(size_bytes)]).size_bytes for _ in range(options.most_messages)) <= WINDOW_BYTES
     assert options.most_messages > 1000
+
+
+@pytest.mark.parametrize("rate_per_s", [-1.0, 1e12, math.inf, math.nan])
+def test_a_rate_that_no_machine_reaches_is_refused(rate_per_s: float) -> None:
+    with pytest.raises(LoadError, match="or at most 10,000,000"):
+        Options.checked(100, 5_000_000, rate_per_s, False)
