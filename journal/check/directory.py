@@ -12,9 +12,9 @@ from functools import partial
 from journal.backup import is_backup
 from journal.check.backups import check_backups
 from journal.check.delta_table import check_delta_table
-from journal.check.journal_files import CheckedJournal, check_journal
+from journal.check.journal_files import CheckedJournal, check_journal, report_missing
 from journal.check.log_files import check_segment
-from journal.check.report import Progress, Report
+from journal.check.report import Finding, Progress, Report
 from journal.check.sealed_files import SealedPass
 from journal.check.views import CheckedViews, ViewPass
 from journal.engine.directory.data_directory import MARKER, check_markers, is_complete, read_format, read_store_id
@@ -160,20 +160,23 @@ def _check_agreement(
     is_copy: bool,
 ) -> None:
     """Check that views and journal belong to this node and to each other, by the rules of a start."""
+    directory = f"{path}/journal"
     try:
         if node_id is not None:
             views.node.require_node(f"{path}/state", node_id)
-        expected = views.node.expected(
-            was_complete=files.exists(f"{path}/FORMAT") and is_complete(files, path),
-            is_copy=is_copy,
-        )
-        expected.check_files(f"{path}/journal", journal.numbers)
-        if journal.has_groups:
-            expected.check_use(f"{path}/journal")
-        if journal.next_lsn is not None:
-            expected.check_end(f"{path}/journal", journal.next_lsn)
+        was_complete = files.exists(f"{path}/FORMAT") and is_complete(files, path)
+        expected = views.node.expected(was_complete=was_complete, is_copy=False)
+        if journal.has_groups or max(journal.numbers, default=0) > 1:
+            expected.check_use(directory)
     except CorruptionError as error:
         report.damage(error.path, error.position, error.problem)
+        return
+    try:
+        expected.check_files(directory, journal.numbers)
+        if journal.next_lsn is not None:
+            expected.check_end(directory, journal.next_lsn)
+    except CorruptionError as error:
+        report_missing(report, Finding(error.path, error.position, error.problem), is_copy=is_copy)
 
 
 def _is_half_made(files: FileSystem, path: str) -> bool:

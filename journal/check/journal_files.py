@@ -137,11 +137,7 @@ class CheckedJournal:
             problem = f"the file is missing: {end.path} says at byte {end.position} that the journal continues in it"
             missing.append(Finding(end.missing, 0, problem))
         for finding in missing:
-            if is_copy:
-                problem = f"{finding.problem}. The next start with --store reads everything from the log store again"
-                report.note(finding.path, finding.position, problem)
-            else:
-                report.damage(finding.path, finding.position, finding.problem)
+            report_missing(report, finding, is_copy=is_copy)
         return bool(missing)
 
     def drops(self, shard_id: int, next_offset: int) -> bool:
@@ -164,6 +160,15 @@ class CheckedJournal:
             self.shared.append((lsn, decision))
             for of_shard, parts in runs_of_parts(decision.parts):
                 self.gathered.setdefault(of_shard, []).append((parts[0].base_offset, parts[-1].next_offset))
+
+
+def report_missing(report: Report, finding: Finding, *, is_copy: bool) -> None:
+    """Report that a part of the journal is missing: damage, unless it is a copy of the log of a store."""
+    if is_copy:
+        problem = f"{finding.problem}. The next start with --store reads what is missing from the log store again"
+        report.note(finding.path, finding.position, problem)
+    else:
+        report.damage(finding.path, finding.position, finding.problem)
 
 
 def check_journal(files: FileSystem, directory: str, report: Report, progress: Progress | None) -> CheckedJournal:

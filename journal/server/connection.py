@@ -30,6 +30,7 @@ from shards.segments.shard import Shard
 
 _REQUESTS_AT_ONCE = 1024
 _TURN_S = 0.002
+_LOOK_PAUSE = 20
 _APPEND = int(Op.APPEND)
 _HELLO = int(Op.HELLO)
 
@@ -64,6 +65,7 @@ class Connection(ClientConnection):
         handles: The same without those to which the client may not append now.
         readable: The same without those that the client may not read.
         handle_of: Handle of each open shard, by shard id.
+        opening_count: Shards that are being created, and get a handle then.
         places: Where the last fetch of a shard ended, by shard id.
         is_paused: `take_frames` stopped before a complete frame: there is no room for its reply, or other tasks must
             run.
@@ -78,11 +80,13 @@ class Connection(ClientConnection):
         self.readable: list[Shard | None] = []
         self.handle_of: dict[int, int] = {}
         self.places: dict[int, Place] = {}
+        self.opening_count = 0
         self.is_greeting = False
         self.producers = ""
         self.is_paused = False
         self.silence = Silence()
         self._watches_silence = False
+        self._next_look_s = 0.0
         self._operations = operations
         self._max_frame_bytes = HELLO_MAX_FRAME_BYTES
         self._limit = limits.max_inflight_bytes_per_connection
@@ -145,6 +149,21 @@ class Connection(ClientConnection):
         self.shards[handle] = self.handles[handle] = self.readable[handle] = None
         del self.handle_of[shard.shard_id]
         self.places.pop(shard.shard_id, None)
+
+    def close_deleted(self) -> int:
+        """Close the handles of shards that were deleted; returns how many were found.
+
+        A connection may have very many handles, so a client that asks again and again must not make it look each time.
+        """
+        began_s = time.perf_counter()
+        if began_s < self._next_look_s:
+            return 0
+        deleted = [handle for handle in self.handle_of.values() if (shard := self.shards[handle]) and shard.deleted]
+        for handle in deleted:
+            self.close_handle(handle)
+        ended_s = time.perf_counter()
+        self._next_look_s = ended_s + _LOOK_PAUSE * (ended_s - began_s)
+        return len(deleted)
 
     def _grant(self, handle: int) -> None:
         """Check the client's rights to a handle once, rather than for every batch."""

@@ -58,7 +58,9 @@ def server_name() -> str:
 
 
 _NUMBERS_FOR_EACH: Final = 16
-"""A connection may open so many shards in its life for each that it may have open at once."""
+"""A connection may open so many shards in its life for each that it may have open at once; more if that is a small
+number."""
+_LEAST_NUMBERS: Final = 65_536
 
 SERVED_BY_FOLLOWERS: Final = frozenset(
     (
@@ -248,13 +250,19 @@ class ServerOperations:
         request: messages.OpenShardRequest = decode_request(Op.OPEN_SHARD, body)
         Use(Operation.OPEN_SHARD, shard=request.name).require(connection.principal)
         if self._engine.shard_id(request.name) is None and request.create is not None:
+            self._check_room_for_handle(connection)
+            # Before others that came with this one are looked at.
+            connection.opening_count += 1
             return self._create_and_open(connection, correlation, request.name, request.create)
         self._open(connection, correlation, request.name)
         return None
 
     async def _create_and_open(self, connection: Connection, correlation: int, name: str, config: ShardConfig) -> None:
         connection.has_written = True
-        await self._shards.create_in_passing(connection, name, config)
+        try:
+            await self._shards.create_in_passing(connection, name, config)
+        finally:
+            connection.opening_count -= 1
         self._open(connection, correlation, name)
 
     def _open(self, connection: Connection, correlation: int, name: str) -> None:
@@ -262,22 +270,32 @@ class ServerOperations:
         shard.check_usable()
         handle = connection.handle_of.get(shard.shard_id)
         if handle is None:
-            limit = self._engine.config.limits.max_handles_per_connection
-            if len(connection.handle_of) >= limit:
-                raise LimitExceededError(
-                    f"this connection has {limit} open shards, the limit of limits.max_handles_per_connection; "
-                    f"close some, or use another connection"
-                )
-            if len(connection.shards) >= _NUMBERS_FOR_EACH * limit:
-                # The numbers of closed handles take memory, too.
-                error = ShuttingDownError(
-                    f"this connection has opened {len(connection.shards)} shards one after the other; connect again"
-                )
-                connection.revoke(error)
-                raise error
+            self._check_room_for_handle(connection)
             handle = connection.add_handle(shard)
         reply = messages.OpenShardReply(handle, shard.info(with_segments=False))
         connection.reply(build(Op.OPEN_SHARD, correlation, encode(reply)))
+
+    def _check_room_for_handle(self, connection: Connection) -> None:
+        """Refuse another handle over the limits; before a shard is created for it, too.
+
+        Raises:
+            LimitExceededError: The connection has as many open shards as it may have.
+            ShuttingDownError: It has opened too many, one after the other. It is ended.
+        """
+        limit = self._engine.config.limits.max_handles_per_connection
+        open_count = len(connection.handle_of) + connection.opening_count
+        if open_count >= limit and not connection.close_deleted():
+            raise LimitExceededError(
+                f"this connection has {limit} open shards, the limit of limits.max_handles_per_connection; "
+                f"close some, or use another connection"
+            )
+        if len(connection.shards) >= max(_NUMBERS_FOR_EACH * limit, _LEAST_NUMBERS):
+            # The numbers of closed handles take memory, too.
+            error = ShuttingDownError(
+                f"this connection has opened {len(connection.shards)} shards one after the other; connect again"
+            )
+            connection.revoke(error)
+            raise error
 
     def _close_shard(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.HandleRequest = decode_request(Op.CLOSE_SHARD, body)

@@ -27,7 +27,7 @@ from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
 from journal.settings.server import OnFailure, ServerConfig
 from journal.settings.values import ConfigurationError
-from journal.stop_signals import early_signals
+from journal.stop_signals import STOPS_AND_RELOAD, all_signals
 from journal.telemetry.exposure import ExposureLog
 from journal.telemetry.log import configure_log
 from shards import compiled
@@ -351,13 +351,8 @@ class _Signals:
 
     async def take(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Handle signals until cancelled, including those that came before."""
-        early = early_signals()
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            if early.stop is not None:
-                self._stop(early.stop)
+        with all_signals(*STOPS_AND_RELOAD) as signals:
             task_status.started()
-            if early.reload:
-                await self._reload()
             async for number in signals:
                 if number == signal.SIGHUP:
                     await self._reload()

@@ -38,7 +38,6 @@ async def test_a_server_starts_without_some_files_of_its_journal(lost: set[int])
         files.remove(paths[place])
     report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
     assert report.damages == []
-    told = [note.problem for note in report.notes if "reads everything from the log store again" in note.problem]
-    assert len(told) == (0 if len(lost) == len(paths) else 1)
+    assert any("reads what is missing from the log store again" in note.problem for note in report.notes)
     async with owner(store, files, rng) as engine:
         assert await values_of(engine, SHARD) == VALUES

@@ -13,6 +13,7 @@ import trio.testing
 from journal.client import open_client
 from journal.protocol import Op, frames, messages
 from journal.protocol.errors import ShuttingDownError, UnknownHandleError
+from journal.server import operations
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
@@ -150,8 +151,44 @@ async def test_a_shard_that_was_closed_does_not_count_among_the_open_ones(tmp_pa
         assert [set(values) for values in reading] == [{name.encode()} for name in handles]
 
 
-async def test_a_connection_that_has_opened_very_many_shards_has_to_begin_anew(tmp_path: Path) -> None:
+async def test_a_shard_is_not_created_for_a_handle_over_the_limit(tmp_path: Path) -> None:
+    """OPEN_SHARD with ``create`` was refused, and had created it."""
+    async with serving(tmp_path, limits__max_handles_per_connection=3) as served, served.client() as client:
+        await client.open("a")
+        started = [client.start(Op.OPEN_SHARD, messages.OpenShardRequest(name, FILE)) for name in ("b", "c", "d", "e")]
+        await client.send(*(request for _, request in started))
+        refused = []
+        for correlation, _ in started:
+            try:
+                await client.reply_to(Op.OPEN_SHARD, correlation)
+            except LimitExceededError:
+                refused.append(correlation)
+        assert refused == [correlation for correlation, _ in started[2:]]
+        async with served.client() as other:
+            listed = await other.call(Op.LIST_SHARDS, messages.ListShardsRequest("#"))
+        assert [shard.name for shard in listed.shards] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+async def test_a_shard_that_was_deleted_does_not_count_among_the_open_ones(
+    tmp_path: Path, is_created_again: bool
+) -> None:
+    async with serving(tmp_path, limits__max_handles_per_connection=2) as served, served.client() as client:
+        for number in range(10):
+            handle = await client.open("a")
+            await client.append_values(handle, b"x")
+            other = await client.open("a" if is_created_again else f"b/{number}")
+            assert await client.read_values(other) == ([b"x"] if is_created_again else [])
+            await client.call(Op.DELETE_SHARD, messages.NameRequest("a"))
+            if not is_created_again:
+                await client.call(Op.CLOSE_SHARD, messages.HandleRequest(other))
+
+
+async def test_a_connection_that_has_opened_very_many_shards_has_to_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The numbers of handles that were closed take memory at the server."""
+    monkeypatch.setattr(operations, "_LEAST_NUMBERS", 8)
     async with serving(tmp_path, limits__max_handles_per_connection=2) as served, served.client() as client:
         with trio.fail_after(PATIENCE_S), pytest.raises(ShuttingDownError, match="opened 32 shards"):
             for number in range(100):

@@ -8,6 +8,7 @@ from typing import Final
 
 from command_line.boundary import one_line, run_guarded
 from command_line.interpreter import prepare_interpreter
+from journal.stop_signals import STOPS, note_signals
 
 PROGRAM: Final = "journal-broker"
 
@@ -82,8 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit status; see `command_line.boundary`.
     """
-    first = next((argument for argument in arguments if argument != "--debug"), None)
-    if first is None or (first.startswith("-") and first not in _OWN_OPTIONS):
+    if _command_of(arguments) == "":
         arguments = ["serve", *arguments]
 
     def command() -> int:
@@ -93,6 +93,12 @@ def run(arguments: Sequence[str]) -> int:
         return run_app(build_app(PROGRAM, _PURPOSE, COMMANDS, _GROUPS), arguments, explain=explain)
 
     return run_guarded(command, program=PROGRAM, debug="--debug" in arguments)
+
+
+def _command_of(arguments: Sequence[str]) -> str:
+    """The first word, or option of the program itself; empty if the broker is to be run without a command."""
+    first = next((argument for argument in arguments if argument != "--debug"), "")
+    return "" if first.startswith("-") and first not in _OWN_OPTIONS else first
 
 
 def explain(error: BaseException) -> str | None:
@@ -105,6 +111,11 @@ def explain(error: BaseException) -> str | None:
 def main() -> None:
     """Entry point of the installed command."""
     prepare_interpreter()
+    # Before the modules of a broker are imported, which takes a while.
+    if (command := _command_of(sys.argv[1:])) in ("", "serve"):
+        note_signals()
+    elif command == "bridge":
+        note_signals(STOPS)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -26,6 +26,7 @@ from broker_adapter.mqtt.server.gc_tuning import prepare_interpreter
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch, log_waiting
 from broker_adapter.opening import open_adapter
 from journal.settings.values import ConfigurationError
+from journal.stop_signals import STOPS, all_signals
 from journal.telemetry.log import configure_log
 from shards import compiled
 
@@ -159,7 +160,7 @@ async def _stop_after_failure(
 async def _stop_at_signal(
     stopping: trio.Event, reached: trio.Event, reaching: trio.CancelScope, *, task_status: trio.TaskStatus[None]
 ) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with all_signals(*STOPS) as signals:
         task_status.started()
         async for number in signals:
             log.info("stopping", signal=signal.Signals(number).name)

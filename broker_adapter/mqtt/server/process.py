@@ -60,6 +60,7 @@ from journal.net.listening import bind, listen, listens_at, share
 from journal.net.origins import Origins
 from journal.settings.access import is_loopback
 from journal.settings.values import ConfigurationError
+from journal.stop_signals import STOPS_AND_RELOAD, all_signals
 from journal.telemetry.exposure import Exposure, ExposureLog
 from journal.telemetry.http_pages import HttpPages, Page, Resource
 from journal.telemetry.log import configure_log
@@ -314,7 +315,7 @@ class _Process:
     # Signals
 
     async def _take_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with all_signals(*STOPS_AND_RELOAD) as signals:
             task_status.started()
             async for number in signals:
                 if number == signal.SIGHUP:

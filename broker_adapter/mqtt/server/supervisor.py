@@ -32,6 +32,7 @@ from broker_adapter.mqtt.telemetry.merged_metrics import MergedMetrics
 from journal.net.listening import bind, listens_at, reserve
 from journal.settings.access import is_loopback
 from journal.settings.values import ConfigurationError
+from journal.stop_signals import STOPS_AND_RELOAD, all_signals
 from journal.telemetry.http_pages import HttpPages
 from journal.telemetry.log import configure_log
 from shards.back_off import BackOff
@@ -241,7 +242,7 @@ class _Supervisor:
     # Signals
 
     async def _take_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with all_signals(*STOPS_AND_RELOAD) as signals:
             task_status.started()
             async for number in signals:
                 if number == signal.SIGHUP:
