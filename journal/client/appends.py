@@ -206,7 +206,8 @@ class Appends:
 
     def disconnected(self) -> None:
         """Note the end of the session: handles are lost, and results of appends in flight are not known."""
-        self._connection = self._handles.connection = None
+        self._connection = None
+        self._handles.disconnected()
         self._in_flight.clear()
         self._ready.clear()
         self._urgent.clear()
@@ -218,13 +219,31 @@ class Appends:
         """Set what closes handles that are not in use; see `ShardHandles.make_room`."""
         self._handles.make_room = make_room
 
+    def wait_for_handle(self, go_on: Callable[[], None], *, again: bool) -> None:
+        """Have a function called when a handle was closed for a read; see `ShardHandles.wait_for_one`."""
+        self._handles.wait_for_one(go_on, again=again)
+
+    def wait_no_more(self, go_on: Callable[[], None]) -> None:
+        """See `ShardHandles.wait_no_more`."""
+        self._handles.wait_no_more(go_on)
+
+    @property
+    def is_short_of_handles(self) -> bool:
+        """Whether a shard or a read waits for a handle."""
+        return self._handles.is_short
+
+    def share_handles_soon(self) -> None:
+        """A read has a handle and is about to send its request; see `ShardHandles.share_soon`."""
+        self._handles.share_soon()
+
     def handles_by_use(self) -> tuple[dict[int, ShardAppends], set[int]]:
         """The shards by their handles that have nothing under way, the oldest first, and the handles of the others."""
         unused, used = {}, set()
         for shard in self._shards.values():
             if shard.handle is None:
                 continue
-            if shard.has_work or shard.is_ready or (shard.window is not None and shard.window.in_flight):
+            is_busy = (shard.has_work and not shard.is_waiting) or shard.is_ready
+            if is_busy or (shard.window is not None and shard.window.in_flight):
                 used.add(shard.handle)
             else:
                 unused[shard.handle] = shard
@@ -274,6 +293,7 @@ class Appends:
         ready, urgent = self._ready, self._urgent
         in_flight = self._in_flight
         max_in_flight = self._max_in_flight
+        is_short = self._handles.is_short
         size_bytes = 0
         # The rest is examined again after sending, or when an answer arrives.
         while size_bytes < limit_bytes:
@@ -287,6 +307,9 @@ class Appends:
             if shard.handle is None:
                 self._handles.open(connection, shard)
                 continue
+            if is_short and shard.window is not None and shard.window.in_flight:
+                # The answer to what is in flight makes it ready again, or lets others have its handle.
+                continue
             size_bytes += self._fill_from(connection, shard, parts, limit_bytes - size_bytes)
         self._most_in_flight = max(self._most_in_flight, len(in_flight))
 
@@ -294,6 +317,7 @@ class Appends:
         """Set the results of the appends that one APPENDED frame acknowledges."""
         take = self._in_flight.pop
         resolve_all = AppendFuture.resolve_all
+        handles = self._handles
         freed = 0
         done: list[Callable[[], None]] = []
         for correlation, level, flags, _, base_offset in acks:
@@ -307,7 +331,13 @@ class Appends:
             shard.attempts = 0
             freed += resolve_all(entry.token, base_offset, level, flags, done)
             if not shard.is_ready and (shard.queue.waiting or window.queued):
-                self._mark_ready(shard)
+                if handles.is_short:
+                    if not window.in_flight:
+                        handles.give_way(shard)
+                else:
+                    self._mark_ready(shard)
+        if handles.is_short:
+            handles.share()
         self._free(freed)
         self._wake_writer()
         for call in done:

@@ -443,24 +443,26 @@ class Client(Operations):
 
     async def _open(self, name: str, create: ShardConfig | None) -> tuple[Connection, OpenShardReply]:
         attempt = 0
-        with self._handles.asking_for(name):
-            while True:
-                connection = await self.wait_connected()
-                try:
+        if self._handles.are_short:
+            await self._handles.wait_for_one(again=False)
+        while True:
+            connection = await self.wait_connected()
+            try:
+                with self._handles.asking_for(name):
                     reply: OpenShardReply = await connection.call(Op.OPEN_SHARD, OpenShardRequest(name, create))
-                except (ConnectionLostError, ShuttingDownError):
-                    await trio.sleep(self._backoff.delay_s(0))
-                except LimitExceededError:
-                    has_room = self._handles.close_unused(connection)
-                    # It may also be about the number of shards, for one that is to be created.
-                    if create is not None and (attempt or not has_room):
-                        raise
-                    if not has_room:
-                        await trio.sleep(self._backoff.delay_s(attempt))
-                    attempt += 1
-                else:
-                    self._handles.keep(connection, name, reply.handle)
-                    return connection, reply
+            except (ConnectionLostError, ShuttingDownError):
+                await trio.sleep(self._backoff.delay_s(0))
+            except LimitExceededError:
+                has_room = self._handles.close_unused(connection)
+                # It may also be about the number of shards, for one that is to be created.
+                if create is not None and (attempt or not has_room):
+                    raise
+                if not has_room:
+                    await self._handles.wait_for_one(again=attempt > 0)
+                attempt += 1
+            else:
+                self._handles.keep(connection, name, reply.handle)
+                return connection, reply
 
 
 def _not_by_reader(act: str) -> InvalidRequestError:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import trio
+
 from journal.client.appends import Appends
 from journal.client.connection import Connection
 from journal.protocol import Op, encode
@@ -32,7 +34,7 @@ class OpenHandles:
         self._appends = appends
         self._connection: Connection | None = None
         self._by_shard: dict[str, int] = {}
-        # Shards whose handle is asked for, and may be used in the next moment.
+        # Shards whose handle the server is asked for: it is used in the next moment.
         self._asked_for: Counter[str] = Counter()
         appends.make_room_with(self.close_unused)
 
@@ -48,9 +50,13 @@ class OpenHandles:
         return self._by_shard.get(shard)
 
     def keep(self, connection: Connection, shard: str, handle: int) -> None:
-        """Use a handle from now on, if it is one of the present connection."""
+        """Use a handle from now on, if it is one of the present connection.
+
+        Those who wait for a handle may have this one as soon as the request for which it was opened is sent.
+        """
         if connection is self._connection:
             self._by_shard[shard] = handle
+            self._appends.share_handles_soon()
 
     def forget(self, shard: str, handle: int) -> None:
         """The server does not know the handle, so the shard has to be opened again."""
@@ -59,7 +65,7 @@ class OpenHandles:
 
     @contextmanager
     def asking_for(self, shard: str) -> Iterator[None]:
-        """The shard's handles are not closed for the length of the block."""
+        """The shard's handles are not closed for the length of the block: the server is asked for one."""
         self._asked_for[shard] += 1
         try:
             yield
@@ -67,6 +73,21 @@ class OpenHandles:
             self._asked_for[shard] -= 1
             if not self._asked_for[shard]:
                 del self._asked_for[shard]
+
+    @property
+    def are_short(self) -> bool:
+        """Whether others wait for a handle."""
+        return self._appends.is_short_of_handles
+
+    async def wait_for_one(self, *, again: bool) -> None:
+        """Wait until a handle was closed, in turn with others who wait for one, or the connection has ended."""
+        closed = trio.Event()
+        self._appends.wait_for_handle(closed.set, again=again)
+        try:
+            await closed.wait()
+        except trio.Cancelled:
+            self._appends.wait_no_more(closed.set)
+            raise
 
     def close_unused(self, connection: Connection) -> bool:
         """Close a part of the handles that are not in use, as the server allows no more; false if there are none."""

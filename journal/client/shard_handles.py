@@ -5,7 +5,9 @@ Nothing here is called for an append to a shard that has its handle.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from journal.client.connection import Connection
 from journal.client.shard_appends import ShardAppends
@@ -45,10 +47,103 @@ class ShardHandles:
         self._on_ready = on_ready
         self._on_refused = on_refused
         self.make_room: Callable[[Connection], bool] = lambda _connection: False
+        # Shards and reads that wait for a handle, as all are in use, in the order in which they began to wait.
+        self._short: deque[Callable[[], None]] = deque()
+        self._is_looking = False
+        self._looks = 0
 
-    def open(self, connection: Connection, shard: ShardAppends) -> None:
-        """Ask for the handle of a shard, unless that is under way or the shard is paused."""
+    @property
+    def is_short(self) -> bool:
+        """Whether a shard waits for a handle: then shards that have handles give way after what they have sent."""
+        return bool(self._short)
+
+    def disconnected(self) -> None:
+        """Note the end of the connection: whoever waits for a handle of it asks again on the next one."""
+        self.connection = None
+        waiting, self._short = self._short, deque()
+        for go_on in waiting:
+            go_on()
+
+    def wait_for_one(self, go_on: Callable[[], None], *, again: bool) -> None:
+        """Have a function called when a handle was closed for it, or the connection has ended.
+
+        Args:
+            go_on: The function.
+            again: Another request came before that of the handle for which it waited: it is the first in turn.
+        """
+        (self._short.appendleft if again else self._short.append)(go_on)
+        self._look_later()
+
+    def wait_no_more(self, go_on: Callable[[], None]) -> None:
+        """The function need not be called any more; if it was, what was closed for it is for the next one."""
+        if go_on in self._short:
+            self._short.remove(go_on)
+        elif self._short:
+            self._short.popleft()()
+
+    def share(self) -> None:
+        """Close handles that are not in use, and let those open shards who wait for one, in their order."""
+        while self.connection is not None and self._short and self.make_room(self.connection):
+            self._short.popleft()()
+
+    def share_soon(self) -> None:
+        """The same in a later step of the event loop: a read sends its request in this one."""
+        if self._short:
+            self._after(0.0, self.share)
+
+    def give_way(self, shard: ShardAppends) -> None:
+        """Let others who wait for a handle have the one of this shard, of which nothing is in flight."""
+        self._queue(shard, again=False)
+        self.share()
+
+    def _queue(self, shard: ShardAppends, *, again: bool) -> None:
+        shard.is_waiting = True
+        self.wait_for_one(partial(self._open_again, shard, self.connection), again=again)
+
+    def _open_again(self, shard: ShardAppends, asked_on: Connection | None) -> None:
+        connection = self.connection
+        if connection is None or connection is not asked_on:
+            return
+        shard.is_waiting = False
+        if shard.handle is not None:
+            self._resume(shard)
+        elif shard.has_work:
+            self.open(connection, shard, in_turn=True)
+
+    def _look_later(self) -> None:
+        """A handle that reads have used is closed without an event that would be noticed here."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+        connection = self.connection
+
+        def look() -> None:
+            self._is_looking = False
+            self._looks += 1
+            if self.connection is connection:
+                self.share()
+                if self._short:
+                    # Perhaps there is room that nobody here has noticed: it is refused, and the first again, if not.
+                    self._short.popleft()()
+            if self._short:
+                self._look_later()
+            else:
+                self._looks = 0
+
+        self._after(self._backoff.delay_s(self._looks), look)
+
+    def open(self, connection: Connection, shard: ShardAppends, *, in_turn: bool = False) -> None:
+        """Ask for the handle of a shard, unless that is under way or the shard is paused.
+
+        Args:
+            connection: The connection at present.
+            shard: The shard.
+            in_turn: No other one waits for a handle, or it is the turn of this one.
+        """
         if shard.is_opening or shard.is_waiting:
+            return
+        if self._short and not in_turn:
+            self._queue(shard, again=False)
             return
         shard.is_opening = True
 
@@ -65,10 +160,12 @@ class ShardHandles:
                 self._resume(shard)
             elif isinstance(error, LimitExceededError):
                 if self.make_room(connection):
-                    self.open(connection, shard)
+                    self.open(connection, shard, in_turn=True)
                 else:
                     # All are in use: some will not be soon.
-                    self.pause(shard, error)
+                    shard.refusal = error
+                    shard.attempts += 1
+                    self._queue(shard, again=shard.attempts > 1)
             elif is_retriable(error):
                 self.pause(shard, error)
             else:

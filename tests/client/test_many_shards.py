@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,110 @@ async def test_many_at_once_wait_for_each_other(tmp_path: Path) -> None:
             reply = await client.fetch(name, 0)
             assert {one.value for one in read_records(reply.batches, start_offset=0)} == {name.encode()}
             assert reply.next_offset == 5
+
+
+class Turns:
+    """How many uses of others end while one waits."""
+
+    def __init__(self) -> None:
+        self.ended_count = 0
+        self.most_waited = 0
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        before = self.ended_count
+        yield
+        self.most_waited = max(self.most_waited, self.ended_count - before)
+        self.ended_count += 1
+
+
+async def test_an_append_waits_only_for_those_that_came_before_it(tmp_path: Path) -> None:
+    """One waited until all others had ended, for 40 s, since each refusal made its next pause longer."""
+    async with more_than_may_be_open(tmp_path) as (client, names):
+        turns, rng = Turns(), random.Random(1)
+
+        async def write() -> None:
+            for _ in range(40):
+                with turns.use():
+                    await client.append(rng.choice(names), [Record(b"x")])
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(4 * MOST):
+                    nursery.start_soon(write)
+        assert turns.most_waited < 8 * 4 * MOST
+
+
+async def test_shards_that_are_always_appended_to_give_way_to_others(tmp_path: Path) -> None:
+    async with more_than_may_be_open(tmp_path) as (client, names):
+        turns = Turns()
+        is_over = False
+
+        async def fill(name: str) -> None:
+            """A deep pipeline: its shard always has something in flight."""
+            while not is_over:
+                futures = [client.append_nowait(name, [Record(b"x")]) for _ in range(10)]
+                await futures[0].wait()
+
+        async def write(name: str) -> None:
+            for turn in range(10):
+                with turns.use():
+                    assert (await client.append(name, [Record(b"x")])).base_offset == turn
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as filling:
+                for name in names[: 2 * MOST]:
+                    filling.start_soon(fill, name)
+                async with trio.open_nursery() as nursery:
+                    for name in names[2 * MOST :]:
+                        nursery.start_soon(write, name)
+                is_over = True
+            await client.flush()
+
+
+async def test_reads_and_appends_take_turns(tmp_path: Path) -> None:
+    async with more_than_may_be_open(tmp_path) as (client, names):
+        turns, rng = Turns(), random.Random(1)
+
+        async def write() -> None:
+            for _ in range(80):
+                with turns.use():
+                    await client.append(rng.choice(names), [Record(b"x")])
+
+        async def read() -> None:
+            for _ in range(80):
+                with turns.use():
+                    await client.fetch(rng.choice(names), 0)
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(2 * MOST):
+                    nursery.start_soon(write)
+                    nursery.start_soon(read)
+        assert turns.most_waited < 20 * 4 * MOST
+
+
+async def test_those_who_wait_go_on_after_the_connection_was_lost(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, limits__max_handles_per_connection=MOST) as served,
+        open_client(served.address) as client,
+    ):
+        names = [f"s/{number}" for number in range(SHARDS)]
+        for name in names:
+            await client.create_shard(name, ShardConfig())
+
+        async def write(name: str) -> None:
+            for turn in range(20):
+                assert (await client.append(name, [Record(b"x")])).base_offset == turn
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(write, name)
+                for _ in range(3):
+                    await trio.sleep(0.02)
+                    connection = await client.wait_connected()
+                    connection.close()
 
 
 async def test_a_limit_of_shards_is_still_an_error(tmp_path: Path) -> None:
