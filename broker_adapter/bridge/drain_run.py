@@ -24,8 +24,34 @@ from broker_adapter.cache_queue.progress import added
 from broker_adapter.cache_queue.stored import Counts
 from broker_adapter.errors import StorageError
 from broker_adapter.sinks import BatchRefusedError, Sink, SinkError, SinkUnavailableError
+from shards.format.record import StoredRecord
 
 _PREPARED_AHEAD: Final = 2
+
+
+@attrs.frozen(slots=True)
+class _Settled:
+    """What is left of a batch to confirm, without its records and rows: many batches may wait for a slow store.
+
+    Attributes:
+        next_offset: Offset after it.
+        size_bytes: Approximate size of its records.
+        outcome: Counts of its offsets.
+        letters: Its dead letters, in order.
+    """
+
+    next_offset: int
+    size_bytes: int
+    outcome: Counts
+    letters: Sequence[Letter]
+
+    @classmethod
+    def of(cls, prepared: Prepared, refused: Sequence[Letter]) -> _Settled:
+        """Of a batch, and the records of it that the sink refuses."""
+        letters = sorted((*prepared.letters, *refused), key=lambda letter: letter.record.offset)
+        taken = Counts(confirmed=len(prepared.records) - len(refused), dead_lettered=len(letters))
+        batch = prepared.batch
+        return cls(batch.next_offset, batch.size_bytes, added(prepared.skipped, taken), letters)
 
 
 @attrs.define(slots=True, eq=False)
@@ -34,13 +60,11 @@ class _InFlightBatch:
 
     Attributes:
         is_alone: No later batch is started before it is settled.
-        refused: Records of it that the sink refuses, once that `is_settled`.
+        settled: What there is to confirm, once the sink has taken or refused all of it.
     """
 
-    prepared: Prepared
     is_alone: bool
-    is_settled: bool = False
-    refused: list[Letter] = attrs.field(factory=list)
+    settled: _Settled | None = None
 
 
 class DrainRun:
@@ -143,12 +167,12 @@ class DrainRun:
                 if wait_s:
                     await trio.sleep(wait_s)
                 await self._window.acquire()
-                flight = _InFlightBatch(prepared, is_alone or self._sink.max_in_flight == 1)
+                flight = _InFlightBatch(is_alone or self._sink.max_in_flight == 1)
                 self._flights.append(flight)
                 self._changed.unpark_all()
                 await self._sink_room.acquire()
                 # A task runs up to its first checkpoint before the next one is started, so writes begin in order.
-                await nursery.start(self._write, flight, nursery.cancel_scope)
+                await nursery.start(self._write, prepared, flight, nursery.cancel_scope)
 
     async def _next(self, receive: trio.MemoryReceiveChannel[Prepared]) -> Prepared | None:
         """The next batch, or None at the end. While there is none, check the sink at intervals."""
@@ -162,27 +186,32 @@ class DrainRun:
                 await self._sink.check()
 
     async def _write(
-        self, flight: _InFlightBatch, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+        self,
+        prepared: Prepared,
+        flight: _InFlightBatch,
+        scope: trio.CancelScope,
+        *,
+        task_status: trio.TaskStatus[None],
     ) -> None:
         task_status.started()
 
         async def settle() -> None:
-            await self._give_up(flight.prepared.letters)
+            await self._give_up(prepared.letters)
             try:
-                flight.refused = await self._batch_writer.settle(flight.prepared, is_alone=flight.is_alone)
+                refused = await self._batch_writer.settle(prepared, is_alone=flight.is_alone)
             except BatchRefusedError:
-                self.alone_to_offset = max(self.alone_to_offset, flight.prepared.batch.next_offset)
+                self.alone_to_offset = max(self.alone_to_offset, prepared.batch.next_offset)
                 scope.cancel()
                 return
             except SinkUnavailableError as error:
-                await self._note_outage(flight, error)
+                await self._note_outage(prepared.records, error, is_alone=flight.is_alone)
                 raise
             self._sink_room.release()
-            if flight.prepared.records:
-                self._poison_detector.succeeded(flight.prepared.batch.next_offset)
+            if prepared.records:
+                self._poison_detector.succeeded(prepared.batch.next_offset)
                 self._slow_start.succeeded()
                 self._on_accepted()
-            flight.is_settled = True
+            flight.settled = _Settled.of(prepared, refused)
             self._changed.unpark_all()
 
         await self._guarded(settle, scope)
@@ -192,12 +221,13 @@ class DrainRun:
         if self._sink.keeps_position:
             await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
 
-    async def _note_outage(self, flight: _InFlightBatch, error: SinkUnavailableError) -> None:
+    async def _note_outage(
+        self, records: Sequence[StoredRecord], error: SinkUnavailableError, *, is_alone: bool
+    ) -> None:
         """Make the batch's only record a dead letter if the sink failed each time that it was sent alone."""
-        records = flight.prepared.records
         # A sink that says when to retry is out for another reason; with other batches in flight one of them may be the
         # cause.
-        if error.retry_after_s is not None or not flight.is_alone or not records:
+        if error.retry_after_s is not None or not is_alone or not records:
             return
         if self._poison_detector.failed(records[0].offset, len(records)):
             reason = f"the sink failed each time that this record alone was sent: {error}"
@@ -205,13 +235,13 @@ class DrainRun:
 
     async def _confirm_all(self) -> None:
         while True:
-            if not self._flights or not self._flights[0].is_settled:
+            # Several may have been settled while one was confirmed: one commit of the cursor is enough for all.
+            settled = [each for flight in takewhile(_is_settled, self._flights) if (each := flight.settled)]
+            if not settled:
                 if self._is_written:
                     return
                 await self._changed.park()
                 continue
-            # Several may have been settled while one was confirmed: one commit of the cursor is enough for all.
-            settled = tuple(takewhile(lambda flight: flight.is_settled, self._flights))
             await self._confirm(settled)
             for _ in settled:
                 self._flights.popleft()
@@ -220,18 +250,19 @@ class DrainRun:
             if not self._flights:
                 await self._drain.trim()
 
-    async def _confirm(self, flights: Sequence[_InFlightBatch]) -> None:
+    async def _confirm(self, settled: Sequence[_Settled]) -> None:
         """Confirm consecutive batches with one commit of the cursor."""
         outcome, size_bytes = NOTHING, 0
-        for flight in flights:
-            prepared = flight.prepared
-            letters = sorted((*prepared.letters, *flight.refused), key=lambda letter: letter.record.offset)
-            await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
-            taken = Counts(confirmed=len(prepared.records) - len(flight.refused), dead_lettered=len(letters))
-            outcome = added(outcome, added(prepared.skipped, taken))
-            size_bytes += prepared.batch.size_bytes
-        await self._drain.confirm(flights[-1].prepared.batch.next_offset, outcome, size_bytes)
+        for each in settled:
+            await self._drain.set_aside([(letter.record, letter.reason) for letter in each.letters])
+            outcome = added(outcome, each.outcome)
+            size_bytes += each.size_bytes
+        await self._drain.confirm(settled[-1].next_offset, outcome, size_bytes)
 
     async def _until_settled(self) -> None:
-        while not all(flight.is_settled for flight in self._flights):
+        while not all(map(_is_settled, self._flights)):
             await self._changed.park()
+
+
+def _is_settled(flight: _InFlightBatch) -> bool:
+    return flight.settled is not None

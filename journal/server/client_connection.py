@@ -72,8 +72,6 @@ class ClientConnection(ABC):
         pushing: Its subscriptions.
         nursery: Runs its tasks.
         inflight_bytes: Appended bytes that wait for their commit.
-        has_written: The client has appended, or asked for another change. From then on, nothing more is received of it
-            while the engine accepts no appends. Others go on, since a long checkpoint must not end reads.
         polls: Waits that end when the server stops.
         receiving: Cancelling it ends the receiving.
     """
@@ -94,7 +92,6 @@ class ClientConnection(ABC):
         self.greeted = False
         self.refusal: StorageError | None = None
         self.inflight_bytes = 0
-        self.has_written = False
         self.polls: set[trio.CancelScope] = set()
         self.receiving = trio.CancelScope()
         self._report = accepted.report

@@ -16,6 +16,8 @@ from structlog.contextvars import bound_contextvars
 from journal.access.authorization import Principal
 from journal.access.quotas import Meter
 from journal.access.rights import Operation, Use
+from journal.engine.write.appender import Appender
+from journal.engine.write.no_appends import NoAppends
 from journal.net.protocol_sniffing import ENOUGH_BYTES, SniffedProtocol, spoken_in
 from journal.protocol.errors import ProtocolError, RemoteProtocolError, UnknownHandleError, encode_error
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
@@ -47,6 +49,9 @@ class Operations(Protocol):
     def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
         """Carry out a request at once, or return what has to be awaited for it."""
 
+    def may_change(self, op: int) -> bool:
+        """Whether an operation may write something into the journal."""
+
     def note_refused(self, connection: Connection, op: int, error: Exception) -> None:
         """Record that a request was refused for lack of rights, if that is the error."""
 
@@ -66,6 +71,8 @@ class Connection(ClientConnection):
         readable: The same without those that the client may not read.
         handle_of: Handle of each open shard, by shard id.
         opening_count: Shards that are being created, and get a handle then.
+        has_written: The client has appended, or asked for another change. From then on, nothing more is received of it
+            while the engine accepts no appends. Others go on, since a long checkpoint must not end reads.
         places: Where the last fetch of a shard ended, by shard id.
         is_paused: `take_frames` stopped before a complete frame: there is no room for its reply, or other tasks must
             run.
@@ -81,6 +88,7 @@ class Connection(ClientConnection):
         self.handle_of: dict[int, int] = {}
         self.places: dict[int, Place] = {}
         self.opening_count = 0
+        self.has_written = False
         self.is_greeting = False
         self.producers = ""
         self.is_paused = False
@@ -247,8 +255,10 @@ class Connection(ClientConnection):
         appended = 0
         first = start
         turn_ends = time.perf_counter() + _TURN_S
+        # Of a client that has only read so far, what comes up to its first change is carried out in any case.
+        is_held = not self.has_written and not engine.has_room
         # Plain appends are processed in runs; other frames one at a time.
-        may_run = self.greeted
+        may_run = self.greeted and not is_held
         self.is_paused = False
         appender = engine.begin_chunk(self.allowance.memory)
         try:
@@ -270,28 +280,20 @@ class Connection(ClientConnection):
                 stop = start + length
                 if stop > end:
                     break
+                if not self.has_written and self._holds_back(op, is_held=is_held):
+                    break
                 if op == _APPEND and self.greeted:
-                    shard: Shard | None = None
-                    if length < APPEND_HEAD.size:
-                        raise BrokenFrameError(f"APPEND frame of {length} bytes: its head alone has {APPEND_HEAD.size}")
-                    try:
-                        shard = handles[handle] if handle < len(handles) else None
-                        if shard is None:
-                            raise self.refused_handle(handle, Operation.APPEND)
+                    shard = self._append_one(appender, view, start, stop, correlation, handle)
+                    if shard is not None:
+                        appended += length
                         # In memory mode every batch is processed alone.
                         may_run = not shard.in_memory_mode
-                        appender.append(view, start, stop, handles, self)
-                        appended += length
-                    except StorageError as error:
-                        self._refuse(
-                            op, correlation, unknown_handle(handle) if shard is not None and shard.deleted else error
-                        )
                 else:
                     if not self._may_request(op) or time.perf_counter() > turn_ends:
                         self.is_paused = True
                         break
                     self._request(op, correlation, bytes(view[start + HEADER.size : stop]))
-                    may_run = self.greeted
+                    may_run = self.greeted and not is_held
                 start = stop
         finally:
             if appended:
@@ -300,6 +302,40 @@ class Connection(ClientConnection):
             if self.meter is not None:
                 self.meter.spend(0, start - first)
         return start
+
+    def _append_one(
+        self,
+        appender: Appender | NoAppends,
+        view: memoryview,
+        start: int,
+        stop: int,
+        correlation: int,
+        handle: int,
+    ) -> Shard | None:
+        """Carry out the append in one frame; returns its shard, or None if it was refused.
+
+        Raises:
+            BrokenFrameError: It is shorter than its head.
+        """
+        if stop - start < APPEND_HEAD.size:
+            raise BrokenFrameError(f"APPEND frame of {stop - start} bytes: its head alone has {APPEND_HEAD.size}")
+        handles = self.handles
+        shard = handles[handle] if handle < len(handles) else None
+        try:
+            if shard is None:
+                raise self.refused_handle(handle, Operation.APPEND)
+            appender.append(view, start, stop, handles, self)
+        except StorageError as error:
+            is_gone = shard is not None and shard.deleted
+            self._refuse(_APPEND, correlation, unknown_handle(handle) if is_gone else error)
+            return None
+        return shard
+
+    def _holds_back(self, op: int, *, is_held: bool) -> bool:
+        """Note the first change of a client; returns whether it has to wait, as the engine accepts none."""
+        self.has_written = op == _APPEND or self._operations.may_change(op)
+        self.is_paused = is_held and self.has_written
+        return self.is_paused
 
     def _no_frame(self, length: int, first: bytes) -> str:
         spoken = SniffedProtocol.OTHER if self.greeted else spoken_in(first)

@@ -81,8 +81,14 @@ SERVED_BY_FOLLOWERS: Final = frozenset(
 )
 """Operations that a server carries out while it follows the owner of its store. It refuses all others, and groups."""
 
-_CHANGES_NOTHING: Final = SERVED_BY_FOLLOWERS - {Op.ACKNOWLEDGE} | {Op.STATUS}
-"""Operations that write nothing into the journal, unless a shard is created in passing."""
+_CHANGES_NOTHING: Final = SERVED_BY_FOLLOWERS - {Op.ACKNOWLEDGE} | {
+    Op.STATUS,
+    Op.STATE_GET,
+    Op.STATE_SCAN,
+    Op.CURSOR_GET,
+    Op.CURSOR_LIST,
+}
+"""Operations that write nothing into the journal; OPEN_SHARD that creates a shard waits by itself."""
 
 
 class ServerOperations:
@@ -143,13 +149,14 @@ class ServerOperations:
             )
         if self._engine.is_following and op not in SERVED_BY_FOLLOWERS:
             raise NotOwnerError(self._engine.owner)
-        if op not in _CHANGES_NOTHING:
-            connection.has_written = True
         try:
             pending = handler(connection, correlation, body)
             return pending if pending is None else self._admission.audited(connection, op, body, pending)
         except struct.error as error:
             raise BrokenFrameError(f"{Op(op).name} body of {len(body)} bytes does not fit: {error}") from error
+
+    def may_change(self, op: int) -> bool:
+        return op not in _CHANGES_NOTHING
 
     def note_refused(self, connection: Connection, op: int, error: Exception) -> None:
         """Write a request that was refused for lack of rights into the audit log, unless `handle` does."""
@@ -258,8 +265,8 @@ class ServerOperations:
         return None
 
     async def _create_and_open(self, connection: Connection, correlation: int, name: str, config: ShardConfig) -> None:
-        connection.has_written = True
         try:
+            await self._engine.wait_for_room()
             await self._shards.create_in_passing(connection, name, config)
         finally:
             connection.opening_count -= 1

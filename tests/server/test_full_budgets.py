@@ -13,11 +13,19 @@ from pathlib import Path
 import pytest
 import trio
 
-from journal.protocol import Op
-from journal.protocol.messages import DescribeShardRequest
+from journal.protocol import Op, frames
+from journal.protocol.messages import (
+    CommitRequest,
+    CreateShardRequest,
+    CursorListRequest,
+    DescribeShardRequest,
+    OpenShardRequest,
+    StatePutRequest,
+    StateScanRequest,
+)
 from tests.patience import PATIENCE_S
 from tests.server.json_protocol.talking import talking
-from tests.server.serving import RawClient, Served, batch_of, serving
+from tests.server.serving import FILE, RawClient, Served, batch_of, serving
 
 
 @contextmanager
@@ -61,35 +69,61 @@ async def test_clients_that_only_read_go_on_and_new_ones_are_greeted(tmp_path: P
                 assert info.next_offset == 1
 
 
-@pytest.mark.parametrize("creates", [False, True])
-async def test_a_client_begins_to_wait_after_its_first_write(tmp_path: Path, creates: bool) -> None:
-    """What it sends at once with its first append may exceed the budgets, and no more than that."""
+async def test_the_first_append_of_a_client_waits_with_what_comes_after_it(tmp_path: Path) -> None:
+    """It was stored: clients that connect, append and go filled the memory."""
     async with serving(tmp_path) as served, served.client() as writer, served.client() as reader:
         await writer.open("a")
         handle = await reader.open("a", None)
         with no_room(served):
-            with trio.fail_after(PATIENCE_S):
-                if creates:
-                    await reader.open("b")
-                else:
-                    await reader.append(handle, batch_of(b"0"))
-            correlation, request = reader.start(Op.PING)
-            await reader.send(request)
-            await assert_waits(reader, Op.PING, correlation)
+            append = frames.build_append(7, handle, batch_of(b"0"))
+            ping, request = reader.start(Op.PING)
+            await reader.send(append, request)
+            await assert_waits(reader, Op.PING, ping)
+            assert served.engine.shard("a").published_offset == 0
         with trio.fail_after(PATIENCE_S):
-            await reader.reply_to(Op.PING, correlation)
+            await reader.reply_to(Op.PING, ping)
+            await reader.acks([7])
+            assert await reader.read_values(handle) == [b"0"]
 
 
-async def test_a_client_of_the_json_protocol_reads_on_and_waits_after_its_first_append(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (Op.OPEN_SHARD, OpenShardRequest("b", FILE)),
+        (Op.CREATE_SHARD, CreateShardRequest("b", FILE)),
+        (Op.STATE_PUT, StatePutRequest(b"key", b"value")),
+        (Op.COMMIT, CommitRequest(puts=[StatePutRequest(b"key", b"value")])),
+    ],
+)
+async def test_the_first_change_of_a_client_waits(tmp_path: Path, op: Op, message: object) -> None:
+    async with serving(tmp_path) as served, served.client() as client:
+        with no_room(served):
+            correlation, request = client.start(op, message)
+            await client.send(request)
+            await assert_waits(client, op, correlation)
+            assert served.engine.committed_lsn == 0
+        with trio.fail_after(PATIENCE_S):
+            await client.reply_to(op, correlation)
+
+
+async def test_cursors_and_states_are_read(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, served.client() as writer, served.client() as reader:
+        await writer.open("a")
+        with no_room(served), trio.fail_after(PATIENCE_S):
+            for _ in range(2):
+                assert (await reader.call(Op.STATE_SCAN, StateScanRequest(b""))).values == []
+                assert (await reader.call(Op.CURSOR_LIST, CursorListRequest("a"))).cursors == []
+
+
+async def test_a_client_of_the_json_protocol_reads_on_and_waits_with_its_first_append(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, talking(served) as writer:
         await writer.append("a", "0", create={})
-        with no_room(served), trio.fail_after(PATIENCE_S):
-            async with talking(served) as reader:
+        async with talking(served) as reader:
+            with no_room(served), trio.fail_after(PATIENCE_S):
                 found = await reader.call("read", shard="a")
                 assert [record["value"] for record in found["records"]] == ["0"]
-                await reader.append("a", "1")
-                ping = await reader.start("ping")
+                append = await reader.start("append", shard="a", records=[{"value": "1"}])
                 with trio.move_on_after(0.2) as waiting:
-                    await reader.result(ping)
+                    await reader.result(append)
                 assert waiting.cancelled_caught
-        assert (await writer.append("a", "2"))["base_offset"] == 2
+            assert (await reader.result(append))["base_offset"] == 1

@@ -184,10 +184,8 @@ class JsonConnection(ClientConnection):
             self.send(encode_error(None, error))
 
     async def wait_for_room(self) -> None:
-        """Return when more may be received: the connection's own limits and the engine's budgets allow it."""
+        """Return when more may be received: the connection's own limits allow it. An append waits for the engine's."""
         limit = self.engine.config.limits.max_inflight_bytes_per_connection
-        if self.has_written:
-            await self.engine.wait_for_room()
         await self.output.wait_for_room()
         if self.meter is not None:
             await self.meter.wait()

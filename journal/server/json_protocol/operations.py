@@ -105,8 +105,8 @@ class JsonOperations:
 
     async def append(self, connection: JsonConnection, request: messages.Append) -> object:
         engine = self._engine
-        connection.has_written = True
         Use(Operation.APPEND, shard=request.shard).require(connection.principal)
+        await engine.wait_for_room()
         if request.create is not None and engine.shard_id(request.shard) is None:
             config = ShardConfig() if request.create.mode is None else ShardConfig(mode=request.create.mode)
             await self._shards.create_in_passing(connection, request.shard, config)

@@ -134,7 +134,8 @@ def run_journal_files(data: bytes) -> None:
     outcomes = [_read(contents, expected) for expected in _EXPECTED]
     assert _read(contents, Expected()) == outcomes[0]
     report = Report(_DIRECTORY)
-    check_journal(memory_files(contents), _DIRECTORY, report, None).report_gaps(report, checkpoint=0)
+    checked = check_journal(memory_files(contents), _DIRECTORY, report, None)
+    checked.report_missing_files(_DIRECTORY, report, 0, is_copy=False)
     refusal = outcomes[0][1]
     assert report.damages or not refusal or any(each in refusal for each in _OF_VIEWS)
 
