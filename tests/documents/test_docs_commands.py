@@ -82,10 +82,15 @@ GIVEN: Final = {
         programs=("mosquitto_pub", "curl"),
     ),
 }
+NOT_RUN_HERE: Final = ("not run", "tested by")
 COMMANDS: Final = {
     str(page.relative_to(REPOSITORY)): blocks
     for page in PAGES[1:]
-    if (blocks := [block for block in blocks_of(page) if block.language == "console" and block.mark[0] != "tested by"])
+    if (
+        blocks := [
+            block for block in blocks_of(page) if block.language == "console" and block.mark[0] not in NOT_RUN_HERE
+        ]
+    )
 }
 
 
