@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from broker_adapter import StorageAdapter, open_adapter
+from broker_adapter.bridge.batcher import Prepared
 from broker_adapter.bridge.driver import BridgeDriver
 from broker_adapter.bridge.projection import Projection
 from broker_adapter.bridge.spec import BridgeSpec
@@ -140,6 +142,9 @@ async def test_a_sink_gets_the_next_batches_while_the_store_confirms_the_one_bef
         await trio.sleep(10)
         assert shelf.values == numbers(0, 40)
         assert (await look(store, QUEUE)).depth.first_offset == 0
+        # Two that are prepared, one behind them and one that waits for the window: those that are settled keep no rows.
+        gc.collect()
+        assert sum(isinstance(each, Prepared) for each in gc.get_objects()) <= 4
         may_confirm.set()
         await until_empty(store)
     assert shelf.values == numbers(0, 200)
