@@ -31,7 +31,7 @@ _PREPARED_AHEAD: Final = 2
 
 @attrs.frozen(slots=True)
 class _Settled:
-    """What is left of a batch to confirm, without its records and rows: many batches may wait for a slow store.
+    """What is needed to confirm a batch. It has no records and rows, since many batches may wait for a slow store.
 
     Attributes:
         next_offset: Offset after it.

@@ -47,52 +47,63 @@ class ShardHandles:
         self._on_ready = on_ready
         self._on_refused = on_refused
         self.make_room: Callable[[Connection], bool] = lambda _connection: False
-        # Shards and reads that wait for a handle, as all are in use, in the order in which they began to wait.
+        # The queue for handles: one function for each shard or read that waits for one, the oldest first.
         self._short: deque[Callable[[], None]] = deque()
         self._is_looking = False
         self._looks = 0
 
     @property
     def is_short(self) -> bool:
-        """Whether a shard waits for a handle: then shards that have handles give way after what they have sent."""
+        """Whether a shard or a read waits for a handle.
+
+        While one does, a shard that has a handle sends no further batch before those in flight are answered, and then
+        calls `give_way`.
+        """
         return bool(self._short)
 
     def disconnected(self) -> None:
-        """Note the end of the connection: whoever waits for a handle of it asks again on the next one."""
+        """Note the end of the connection, and with it of its handles: shards and reads that wait for one stop waiting.
+
+        They ask for a handle again on the next connection.
+        """
         self.connection = None
         waiting, self._short = self._short, deque()
         for go_on in waiting:
             go_on()
 
     def wait_for_one(self, go_on: Callable[[], None], *, again: bool) -> None:
-        """Have a function called when a handle was closed for it, or the connection has ended.
+        """Join the queue for handles.
 
         Args:
-            go_on: The function.
-            again: Another request came before that of the handle for which it waited: it is the first in turn.
+            go_on: Called when a handle was closed, so that another one can be opened, or when the connection has ended.
+            again: The server refused the request that ``go_on`` sent, as another request used the free place. It
+                joins at the front of the queue.
         """
         (self._short.appendleft if again else self._short.append)(go_on)
         self._look_later()
 
     def wait_no_more(self, go_on: Callable[[], None]) -> None:
-        """The function need not be called any more; if it was, what was closed for it is for the next one."""
+        """Leave the queue for handles. If ``go_on`` was called already, call the next one in its place."""
         if go_on in self._short:
             self._short.remove(go_on)
         elif self._short:
             self._short.popleft()()
 
     def share(self) -> None:
-        """Close handles that are not in use, and let those open shards who wait for one, in their order."""
+        """Close handles that are not in use, and call one function of the queue for each, the oldest first."""
         while self.connection is not None and self._short and self.make_room(self.connection):
             self._short.popleft()()
 
     def share_soon(self) -> None:
-        """The same in a later step of the event loop: a read sends its request in this one."""
+        """Call `share` in a later step of the event loop.
+
+        A read sends its request in the step in which it got its handle; the handle may be closed after that.
+        """
         if self._short:
             self._after(0.0, self.share)
 
     def give_way(self, shard: ShardAppends) -> None:
-        """Let others who wait for a handle have the one of this shard, of which nothing is in flight."""
+        """Put a shard at the end of the queue, so that its handle can be closed. Nothing of it may be in flight."""
         self._queue(shard, again=False)
         self.share()
 
@@ -111,7 +122,7 @@ class ShardHandles:
             self.open(connection, shard, in_turn=True)
 
     def _look_later(self) -> None:
-        """A handle that reads have used is closed without an event that would be noticed here."""
+        """Look at the queue after a pause: no call reports that a handle of reads is not in use any more."""
         if self._is_looking:
             return
         self._is_looking = True
@@ -123,7 +134,8 @@ class ShardHandles:
             if self.connection is connection:
                 self.share()
                 if self._short:
-                    # Perhaps there is room that nobody here has noticed: it is refused, and the first again, if not.
+                    # The server may allow another handle, for instance because a shard was deleted. If it does not,
+                    # it refuses the request, and the shard or read joins at the front of the queue again.
                     self._short.popleft()()
             if self._short:
                 self._look_later()
@@ -138,7 +150,7 @@ class ShardHandles:
         Args:
             connection: The connection at present.
             shard: The shard.
-            in_turn: No other one waits for a handle, or it is the turn of this one.
+            in_turn: Ask at once, also if others are in the queue for handles.
         """
         if shard.is_opening or shard.is_waiting:
             return

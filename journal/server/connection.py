@@ -161,7 +161,8 @@ class Connection(ClientConnection):
     def close_deleted(self) -> int:
         """Close the handles of shards that were deleted; returns how many were found.
 
-        A connection may have very many handles, so a client that asks again and again must not make it look each time.
+        After a look it does nothing for 20 times as long as the look took: a connection may have very many handles, and
+        a client may send request after request.
         """
         began_s = time.perf_counter()
         if began_s < self._next_look_s:
@@ -255,7 +256,8 @@ class Connection(ClientConnection):
         appended = 0
         first = start
         turn_ends = time.perf_counter() + _TURN_S
-        # Of a client that has only read so far, what comes up to its first change is carried out in any case.
+        # While the engine accepts no appends, the reads of a client that has only read so far are carried out, up to
+        # its first change.
         is_held = not self.has_written and not engine.has_room
         # Plain appends are processed in runs; other frames one at a time.
         may_run = self.greeted and not is_held

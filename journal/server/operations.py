@@ -296,7 +296,7 @@ class ServerOperations:
                 f"this connection has {limit} open shards, the limit of limits.max_handles_per_connection; "
                 f"close some, or use another connection"
             )
-        if len(connection.shards) >= max(_NUMBERS_FOR_EACH * limit, _LEAST_NUMBERS):
+        if len(connection.shards) + connection.opening_count >= max(_NUMBERS_FOR_EACH * limit, _LEAST_NUMBERS):
             # The numbers of closed handles take memory, too.
             error = ShuttingDownError(
                 f"this connection has opened {len(connection.shards)} shards one after the other; connect again"
