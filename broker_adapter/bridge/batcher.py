@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate, islice
 from typing import Final
 
 import attrs
@@ -99,27 +101,11 @@ class Batcher:
 
     def _cut(self, max_records: int) -> Prepared:
         """Make a batch of the first records that were read."""
-        project, max_bytes = self._spec.projection.row, self._spec.batch_bytes
         waiting = self._records
-        records: list[StoredRecord] = []
-        rows: list[Row] = []
-        letters: list[Letter] = []
-        size_bytes = 0
-        next_offset = self._batch_offset
-        while waiting and len(records) + len(letters) < max_records:
-            record = waiting[0]
-            record_bytes = len(record.value) + _RECORD_BYTES
-            if records and size_bytes + record_bytes > max_bytes:
-                break
-            waiting.popleft()
-            next_offset = record.offset + 1
-            size_bytes += record_bytes
-            try:
-                rows.append(project(record))
-            except ProjectionError as error:
-                letters.append(Letter(record, str(error)))
-            else:
-                records.append(record)
+        count, size_bytes = self._first(max_records)
+        records: list[StoredRecord] = [waiting.popleft() for _ in range(count)]
+        next_offset = records[-1].offset + 1 if records else self._batch_offset
+        records, rows, letters = self._project(records)
         skipped = NOTHING
         while self._holes and (not waiting or self._holes[0].next_offset <= waiting[0].offset):
             # The hole is between records of this batch, or directly before or after them.
@@ -131,3 +117,30 @@ class Batcher:
         )
         self._batch_offset = next_offset
         return Prepared(records, batch, letters, skipped)
+
+    def _first(self, max_records: int) -> tuple[int, int]:
+        """How many of the records that were read fit into a batch, at least one, and their bytes."""
+        sizes = [len(record.value) + _RECORD_BYTES for record in islice(self._records, max_records)]
+        ends = list(accumulate(sizes))
+        count = max(bisect_right(ends, self._spec.batch_bytes), min(len(ends), 1))
+        return count, ends[count - 1] if count else 0
+
+    def _project(self, records: list[StoredRecord]) -> tuple[list[StoredRecord], list[Row], list[Letter]]:
+        """The records that have a row, their rows, and the other records."""
+        projection = self._spec.projection
+        try:
+            return records, projection.rows(records), []
+        except ProjectionError:
+            # Some of them have no row: find out which.
+            pass
+        fit: list[StoredRecord] = []
+        rows: list[Row] = []
+        letters: list[Letter] = []
+        for record in records:
+            try:
+                rows.append(projection.row(record))
+            except ProjectionError as error:
+                letters.append(Letter(record, str(error)))
+            else:
+                fit.append(record)
+        return fit, rows, letters

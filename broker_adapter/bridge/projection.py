@@ -27,15 +27,19 @@ behind `` ?? ``, in JSON: ``$.value ?? null``, ``topic[5] ?? "none"``. The defau
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
+import attrs
 import msgspec
 
 from broker_adapter.message_headers import CLIENT, QOS, RETAIN, USER_PROPERTY
 from broker_adapter.sinks.batch import Row, Value
+from shards.format.columns import Headers
 from shards.format.record import StoredRecord
 
 DEFAULT_FIELDS: Final[Mapping[str, str]] = {
@@ -74,6 +78,19 @@ _decode_json: Final = msgspec.json.Decoder(float_hook=_number).decode
 Extract = Callable[["_Message"], Value]
 
 
+@attrs.frozen(slots=True)
+class _Source:
+    """Where the values of a column come from.
+
+    Attributes:
+        of_one: The value of a message.
+        of_all: The values of many records, with less work for each; None if there is no such way.
+    """
+
+    of_one: Extract
+    of_all: Callable[[Sequence[StoredRecord]], Iterable[Value]] | None = None
+
+
 class ProjectionError(ValueError):
     """A message lacks what the projection needs, so it makes no row, however often it is tried."""
 
@@ -93,8 +110,25 @@ class Projection:
         for column in chosen:
             if _COLUMN.fullmatch(column) is None:
                 raise ValueError(f"has a column {column!r}, which must consist of letters, digits and underscores")
-        self._extracts = tuple((column, _extract_of(source)) for column, source in chosen.items())
+        self._sources = tuple((column, _source_of(source)) for column, source in chosen.items())
         self.columns = tuple(chosen)
+
+    def rows(self, records: Sequence[StoredRecord]) -> list[Row]:
+        """The rows of records, as by `row`, column by column. Rows may share values, so none may be changed.
+
+        Raises:
+            ProjectionError: The payload of one of them lacks what a column needs.
+        """
+        messages: list[_Message] = []
+        columns: list[Iterable[Value]] = []
+        for _, source in self._sources:
+            if source.of_all is not None:
+                columns.append(source.of_all(records))
+            else:
+                messages = messages or list(map(_Message, records))
+                columns.append(map(source.of_one, messages))
+        names = self.columns
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
     def row(self, record: StoredRecord) -> Row:
         """The row of a record.
@@ -103,7 +137,7 @@ class Projection:
             ProjectionError: The payload lacks what a column needs.
         """
         message = _Message(record)
-        return {column: extract(message) for column, extract in self._extracts}
+        return {column: source.of_one(message) for column, source in self._sources}
 
     def row_with_problem(self, record: StoredRecord) -> tuple[Row, str]:
         """The row of a record, with null where the payload lacks what a column needs, and the first such problem.
@@ -113,9 +147,9 @@ class Projection:
         message = _Message(record)
         row: dict[str, Value] = {}
         problem = ""
-        for column, extract in self._extracts:
+        for column, source in self._sources:
             try:
-                row[column] = extract(message)
+                row[column] = source.of_one(message)
             except ProjectionError as error:
                 row[column] = None
                 problem = problem or str(error)
@@ -151,28 +185,30 @@ class _Message:
         except UnicodeDecodeError as error:
             raise ProjectionError(f"the payload is not UTF-8 text: {error}") from error
 
-    def header(self, name: str) -> str | None:
-        for found, value in self.record.headers:
-            if found == name:
-                return value.decode(errors="replace")
-        return None
 
-    def user_property(self, name: str) -> str | None:
-        start = name.encode() + b"\0"
-        for found, value in self.record.headers:
-            if found == USER_PROPERTY and value.startswith(start):
-                return value[len(start) :].decode(errors="replace")
-        return None
+def _header(name: str, headers: Headers) -> str | None:
+    for found, value in headers:
+        if found == name:
+            return value.decode(errors="replace")
+    return None
 
 
-def _qos(message: _Message) -> Value:
-    found = message.header(QOS)
+def _user_property(name: str, headers: Headers) -> str | None:
+    start = name.encode() + b"\0"
+    for found, value in headers:
+        if found == USER_PROPERTY and value.startswith(start):
+            return value[len(start) :].decode(errors="replace")
+    return None
+
+
+def _qos(headers: Headers) -> Value:
+    found = _header(QOS, headers)
     # Any client of the store may have written a header of this name, so other values are ignored.
     return int(found) if found in ("0", "1", "2") else None
 
 
-def _retain(message: _Message) -> Value:
-    return None if message.header(QOS) is None else message.header(RETAIN) is not None
+def _retain(headers: Headers) -> Value:
+    return None if _header(QOS, headers) is None else _header(RETAIN, headers) is not None
 
 
 def _time(message: _Message) -> Value:
@@ -186,9 +222,9 @@ def _time(message: _Message) -> Value:
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _headers(message: _Message) -> Value:
+def _headers(headers: Headers) -> Value:
     found: dict[str, Value] = {}
-    for name, value in message.record.headers:
+    for name, value in headers:
         if name == USER_PROPERTY:
             key, _, text = value.decode(errors="replace").partition("\0")
             found[key] = text
@@ -197,44 +233,70 @@ def _headers(message: _Message) -> Value:
     return found
 
 
-_PLAIN: Final[Mapping[str, Extract]] = {
-    "topic": lambda message: message.record.topic,
-    "client": lambda message: message.header(CLIENT),
-    "qos": _qos,
-    "retain": _retain,
-    "offset": lambda message: message.record.offset,
-    "timestamp": lambda message: message.record.timestamp_us,
-    "time": _time,
-    "payload": lambda message: message.record.value,
-    "text": lambda message: message.text,
-    "json": lambda message: message.json,  # type: ignore[dict-item, return-value]
-    "headers": _headers,
-    "key": lambda message: message.record.key,
+def _of_headers(extract: Callable[[Headers], Value]) -> _Source:
+    """The source whose values depend on the headers alone.
+
+    Decoded records with equal headers one after the other have the same object, for which the value is made once.
+    """
+
+    def of_all(records: Sequence[StoredRecord]) -> list[Value]:
+        values: list[Value] = []
+        before: Headers | None = None
+        value: Value = None
+        for record in records:
+            if record.headers is not before:
+                before = record.headers
+                value = extract(before)
+            values.append(value)
+        return values
+
+    return _Source(lambda message: extract(message.record.headers), of_all)
+
+
+def _field(name: str) -> _Source:
+    """The source whose values are a field of the record."""
+    of_record = attrgetter(name)
+    return _Source(lambda message: of_record(message.record), partial(map, of_record))
+
+
+_PLAIN: Final[Mapping[str, _Source]] = {
+    "topic": _field("topic"),
+    "client": _of_headers(partial(_header, CLIENT)),
+    "qos": _of_headers(_qos),
+    "retain": _of_headers(_retain),
+    "offset": _field("offset"),
+    "timestamp": _field("timestamp_us"),
+    "time": _Source(_time),
+    "payload": _field("value"),
+    "text": _Source(lambda message: message.text),
+    "json": _Source(lambda message: message.json),  # type: ignore[arg-type, return-value]
+    "headers": _of_headers(_headers),
+    "key": _field("key"),
 }
 
 SOURCES: Final = (*_PLAIN, "topic[N]", "$.path", "header:NAME", "user:NAME", "SOURCE ?? JSON", "=TEXT")
 """The forms of a source, for error messages."""
 
 
-def _extract_of(source: str) -> Extract:
+def _source_of(source: str) -> _Source:
     if source in _PLAIN:
         return _PLAIN[source]
     if source.startswith("="):
         text = source[1:]
-        return lambda _message: text
+        return _Source(lambda _message: text)
     if (split := _split_default(source)) is not None:
-        return _or(_extract_of(split[0]), split[1], is_path=source.startswith("$"))
+        return _Source(_or(_source_of(split[0]).of_one, split[1], is_path=source.startswith("$")))
     if source.startswith("$"):
-        return _path(source)
+        return _Source(_path(source))
     if (level := _LEVEL.fullmatch(source)) is not None:
-        return _topic_level(int(level[1]))
+        return _Source(_topic_level(int(level[1])))
     if _OR in source:
         raise ValueError(f'has a source {source!r}, whose default is not JSON; write it like topic[2] ?? "none"')
     kind, colon, name = source.partition(":")
     if colon and name and kind == "header":
-        return lambda message: message.header(name)
+        return _of_headers(partial(_header, name))
     if colon and name and kind == "user":
-        return lambda message: message.user_property(name)
+        return _of_headers(partial(_user_property, name))
     raise ValueError(f"has a source {source!r}, which is not one of {', '.join(SOURCES)}")
 
 

@@ -8,7 +8,7 @@ it any more. A dead letter is stored in one commit with the note that it is one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import attrs
 import msgspec
@@ -171,6 +171,14 @@ class QueueDrain:
             return Waiting((), offset, next_offset, (Hole(next_offset, await self._dropped(offset, next_offset)),))
         next_offset = found.next_offset if end_offset is None else min(found.next_offset, end_offset)
         set_aside = self._progress.set_aside
+        if (
+            not set_aside
+            and next_offset == found.next_offset
+            and len(found.records) == next_offset - offset
+            and Gap not in set(map(type, found.records))
+        ):
+            # Each offset has a record, as usual.
+            return Waiting(cast("list[StoredRecord]", found.records), offset, next_offset)
         records = [
             each
             for each in found.records

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker_adapter.bridge.projection import Projection, ProjectionError
 from broker_adapter.sinks import Value
@@ -63,6 +66,49 @@ RECORD = StoredRecord(
 )
 def test_each_source_gives_its_part(source: str, value: Value) -> None:
     assert Projection({"x": source}).row(RECORD) == {"x": value}
+
+
+SOME_HEADERS = (
+    (),
+    RECORD.headers,
+    (("client", b"pump-3"), ("qos", b"2"), ("retain", b"")),
+    (("qos", b"none"), ("content-type", b"text/plain"), ("user-property", b"shift\0day")),
+)
+EACH_SOURCE = {
+    "topic": "topic",
+    "site": "topic[0]",
+    "client": "client",
+    "qos": "qos",
+    "retain": "retain",
+    "offset": "offset",
+    "timestamp": "timestamp",
+    "time": "time",
+    "payload": "payload",
+    "value": "$.value ?? null",
+    "text": 'text ?? ""',
+    "kind": "header:content-type",
+    "shift": "user:shift",
+    "headers": "headers",
+    "key": "key",
+    "line": "=line 1",
+}
+
+
+@given(st.lists(st.tuples(st.sampled_from(SOME_HEADERS), st.sampled_from([b'{"value": 1}', b"{}", b"\xff"]))))
+def test_rows_made_together_are_those_made_one_by_one(
+    records: list[tuple[tuple[tuple[str, bytes], ...], bytes]],
+) -> None:
+    projection = Projection(EACH_SOURCE)
+    stored = [
+        msgspec.structs.replace(RECORD, offset=number, timestamp_us=number, headers=headers, value=value)
+        for number, (headers, value) in enumerate(records)
+    ]
+    assert projection.rows(stored) == [projection.row(record) for record in stored]
+
+
+def test_a_record_without_a_row_is_an_error_of_all_rows_that_are_made_with_it() -> None:
+    with pytest.raises(ProjectionError, match="has nothing at"):
+        Projection({"x": "$.value"}).rows([StoredRecord(0, 0, 0, b'{"value": 1}'), StoredRecord(1, 0, 0, b"{}")])
 
 
 NOTHING_THERE = [b"22.5", b"[]", b"{}", b'"text"', b"null", b'{"values": {"value": 1}}']

@@ -88,19 +88,23 @@ async def test_dropped_records_are_counted_where_they_are_met(adapter: StorageAd
     assert drain.counts == Counts(confirmed=1, dropped_oldest=2)
 
 
-async def test_what_was_in_memory_is_counted_as_lost(surviving_engine: Engine, opening: Opening) -> None:
+@pytest.mark.parametrize("values", [(b"2",), (b"2", b"3")], ids=["one record", "two records"])
+async def test_what_was_in_memory_is_counted_as_lost(
+    surviving_engine: Engine, opening: Opening, values: tuple[bytes, ...]
+) -> None:
     if surviving_engine.name == "rocksdb":
         pytest.skip("this engine keeps what is in memory mode as well")
     async with opening() as adapter:
         await filled(adapter, b"1")
-        await filled(adapter, b"2", b"3", settings=QueueSettings(mode=QueueMode.MEMORY))
+        await filled(adapter, *values, settings=QueueSettings(mode=QueueMode.MEMORY))
+    end_offset = 1 + len(values)
     async with opening() as adapter:
         drain = await driven(adapter)
         part = await drain.read(0, max_bytes=1 << 20, max_wait_s=0)
-        while part.next_offset < 3:
+        while part.next_offset < end_offset:
             assert part.skipped == Counts()
             part = await drain.read(part.next_offset, max_bytes=1 << 20, max_wait_s=0)
-        assert (part.next_offset, part.skipped) == (3, Counts(lost=2))
+        assert (part.next_offset, part.skipped) == (end_offset, Counts(lost=len(values)))
 
 
 async def test_a_queue_that_was_made_anew_is_noticed(adapter: StorageAdapter) -> None:

@@ -79,8 +79,9 @@ class Plan:
         topic: Value of their records' topic column.
         headers: Their `common_headers`.
         record_bytes: `size_of` a record with these headers.
-        queues: The cache queues that they are stored in as well.
-        queue_groups: The messages for the shards of these.
+        refusing: The cache queue that is full and refuses them; None if they are stored. The writers of queues learn
+            of what is put in only after messages were collected, so this is the same for all of them.
+        queue_groups: The messages for the shards of the cache queues that they are stored in as well.
     """
 
     qos: int
@@ -88,7 +89,7 @@ class Plan:
     topic: str
     headers: Headers
     record_bytes: int
-    queues: tuple[QueueWriter, ...]
+    refusing: QueueWriter | None
     queue_groups: tuple[AppendGroup, ...]
 
     def add(self, received: Received, message: Message) -> None:
@@ -138,7 +139,7 @@ class AppendGroups:
             placement.topic,
             headers,
             size_of(message.topic, headers),
-            queues,
+            next((writer for writer in queues if writer.refuses), None),
             tuple(self._group(writer.shard, writer) for writer in queues),
         )
         return plan

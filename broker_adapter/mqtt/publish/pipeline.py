@@ -202,8 +202,8 @@ class PublishPipeline:
                     break
                 queue.popleft()
                 size_bytes += OVERHEAD_BYTES + len(message.payload)
-                if plan.queues and (refusal := publisher.refusal_of(message)) is not None:
-                    received.reason_code = refusal
+                if plan.refusing is not None:
+                    received.reason_code = publisher.refuse(plan.refusing)
                 else:
                     plan.add(received, message)
             if not size_bytes:

@@ -115,13 +115,15 @@ class Publisher:
 
     def refusal_of(self, message: Message) -> ReasonCode | None:
         """Reason code of a message that is refused because a queue is full; None if it is accepted."""
-        for queue in self.queues_for(message):
-            if queue.refuses:
-                queue.rejected(1)
-                error = queue.full_error()
-                self.refused(error)
-                return reason_code_of(error)
-        return None
+        refusing = next((queue for queue in self.queues_for(message) if queue.refuses), None)
+        return None if refusing is None else self.refuse(refusing)
+
+    def refuse(self, queue: QueueWriter) -> ReasonCode:
+        """Note that a message is refused because a queue is full, and return its reason code."""
+        queue.rejected(1)
+        error = queue.full_error()
+        self.refused(error)
+        return reason_code_of(error)
 
     def is_known(self, shard: str) -> bool:
         """Whether this broker knows that a shard exists."""
