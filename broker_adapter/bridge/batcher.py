@@ -112,9 +112,8 @@ class Batcher:
             hole = self._holes.popleft()
             next_offset = max(next_offset, hole.next_offset)
             skipped = added(skipped, hole.counts)
-        batch = Batch(
-            self._batch_offset, next_offset, tuple(record.offset for record in records), tuple(rows), size_bytes
-        )
+        offsets = tuple(record.offset for record in records)
+        batch = Batch(self._batch_offset, next_offset, offsets, rows, size_bytes)
         self._batch_offset = next_offset
         return Prepared(records, batch, letters, skipped)
 
@@ -125,7 +124,7 @@ class Batcher:
         count = max(bisect_right(ends, self._spec.batch_bytes), min(len(ends), 1))
         return count, ends[count - 1] if count else 0
 
-    def _project(self, records: list[StoredRecord]) -> tuple[list[StoredRecord], list[Row], list[Letter]]:
+    def _project(self, records: list[StoredRecord]) -> tuple[list[StoredRecord], Sequence[Row], list[Letter]]:
         """The records that have a row, their rows, and the other records."""
         projection = self._spec.projection
         try:

@@ -27,7 +27,7 @@ behind `` ?? ``, in JSON: ``$.value ?? null``, ``topic[5] ?? "none"``. The defau
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -38,7 +38,7 @@ import attrs
 import msgspec
 
 from broker_adapter.message_headers import CLIENT, QOS, RETAIN, USER_PROPERTY
-from broker_adapter.sinks.batch import Row, Value
+from broker_adapter.sinks.batch import Row, Rows, Value
 from shards.format.columns import Headers
 from shards.format.record import StoredRecord
 
@@ -88,7 +88,7 @@ class _Source:
     """
 
     of_one: Extract
-    of_all: Callable[[Sequence[StoredRecord]], Iterable[Value]] | None = None
+    of_all: Callable[[Sequence[StoredRecord]], list[Value]] | None = None
 
 
 class ProjectionError(ValueError):
@@ -113,22 +113,21 @@ class Projection:
         self._sources = tuple((column, _source_of(source)) for column, source in chosen.items())
         self.columns = tuple(chosen)
 
-    def rows(self, records: Sequence[StoredRecord]) -> list[Row]:
-        """The rows of records, as by `row`, column by column. Rows may share values, so none may be changed.
+    def rows(self, records: Sequence[StoredRecord]) -> Rows:
+        """The rows of records, as by `row`, made column by column.
 
         Raises:
             ProjectionError: The payload of one of them lacks what a column needs.
         """
         messages: list[_Message] = []
-        columns: list[Iterable[Value]] = []
+        columns: list[list[Value]] = []
         for _, source in self._sources:
             if source.of_all is not None:
                 columns.append(source.of_all(records))
             else:
                 messages = messages or list(map(_Message, records))
-                columns.append(map(source.of_one, messages))
-        names = self.columns
-        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+                columns.append(list(map(source.of_one, messages)))
+        return Rows(self.columns, columns)
 
     def row(self, record: StoredRecord) -> Row:
         """The row of a record.
@@ -256,7 +255,7 @@ def _of_headers(extract: Callable[[Headers], Value]) -> _Source:
 def _field(name: str) -> _Source:
     """The source whose values are a field of the record."""
     of_record = attrgetter(name)
-    return _Source(lambda message: of_record(message.record), partial(map, of_record))
+    return _Source(lambda message: of_record(message.record), lambda records: list(map(of_record, records)))
 
 
 _PLAIN: Final[Mapping[str, _Source]] = {

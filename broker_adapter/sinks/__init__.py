@@ -3,7 +3,7 @@
 Each kind has a package of its own, which imports its dependencies only when a sink is opened.
 """
 
-from broker_adapter.sinks.batch import Batch, Row, Value
+from broker_adapter.sinks.batch import Batch, Row, Rows, Value
 from broker_adapter.sinks.errors import (
     BatchRefusedError,
     DriverFencedError,
@@ -18,6 +18,7 @@ __all__ = [
     "BatchRefusedError",
     "DriverFencedError",
     "Row",
+    "Rows",
     "RowsRefusedError",
     "Sink",
     "SinkContext",

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from broker_adapter.sinks.batch import Row, Value
+from broker_adapter.sinks.batch import Row, Rows, Value
 from broker_adapter.sinks.errors import Refusal
 
 _AS_IT_IS: Final = frozenset({str, int, float, bool, type(None)})
@@ -56,6 +56,12 @@ def encode_row(row: Row) -> bytes:
 
 def encode_rows(rows: Iterable[Row]) -> tuple[list[bytes], tuple[Refusal, ...]]:
     """Encode all rows that can be encoded, and return the others with the reason for each."""
+    if isinstance(rows, Rows):
+        try:
+            return [_encode(row) for row in Rows(rows.names, list(map(_plain_column, rows.columns)))], ()
+        except (ValueError, *_UNWRITABLE):
+            # Find out which of them cannot be encoded.
+            pass
     encoded, refusals = [], []
     for index, row in enumerate(rows):
         try:
@@ -88,6 +94,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [each if each.__class__ in _AS_IT_IS else _plain(each) for each in value]
     return value
+
+
+def _plain_column(values: Sequence[Value]) -> Sequence[Any]:
+    if _AS_IT_IS.issuperset(map(type, values)):
+        return values
+    return [value if value.__class__ in _AS_IT_IS else _plain(value) for value in values]
 
 
 def _text(octets: bytes) -> Any:

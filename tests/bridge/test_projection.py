@@ -103,7 +103,11 @@ def test_rows_made_together_are_those_made_one_by_one(
         msgspec.structs.replace(RECORD, offset=number, timestamp_us=number, headers=headers, value=value)
         for number, (headers, value) in enumerate(records)
     ]
-    assert projection.rows(stored) == [projection.row(record) for record in stored]
+    rows = projection.rows(stored)
+    one_by_one = [projection.row(record) for record in stored]
+    assert list(rows) == one_by_one
+    assert [rows[index] for index in range(len(rows))] == one_by_one
+    assert list(rows[1:3]) == one_by_one[1:3]
 
 
 def test_a_record_without_a_row_is_an_error_of_all_rows_that_are_made_with_it() -> None:

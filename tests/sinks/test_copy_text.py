@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.sinks import Value
+from broker_adapter.sinks import Rows, Value
 from broker_adapter.sinks.postgresql import copy_text
 
 
@@ -66,7 +66,10 @@ def test_a_column_of_one_class_is_written_as_its_values_are_one_by_one(type_name
 def test_a_block_has_a_line_for_each_row() -> None:
     columns = [("a", copy_text.column_writer("text")), ("b", copy_text.column_writer("int8"))]
     rows = [{"a": "x", "b": 1}, {"a": "y\n", "b": 2}]
-    assert copy_text.copy_block(rows, columns) == b"x\t1\ny\\n\t2\n"
+    block = b"x\t1\ny\\n\t2\n"
+    assert copy_text.copy_block(rows, columns) == block
+    as_columns = Rows(("b", "a", "c"), ([1, 2], ["x", "y\n"], [None, None]))
+    assert copy_text.copy_block(as_columns, columns) == block
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker_adapter.sinks import Rows
 from broker_adapter.sinks.json_form import encode_row, encode_rows, encode_value
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -56,6 +57,12 @@ def test_rows_that_can_be_written_are_apart_from_the_others() -> None:
     encoded, refusals = encode_rows([{"a": 1}, {"a": "\ud800"}, {"a": 3}])
     assert encoded == [b'{"a":1}', b'{"a":3}']
     assert [(refusal.index, "surrogates" in refusal.reason) for refusal in refusals] == [(1, True)]
+
+
+@given(st.lists(st.tuples(values | st.just("\ud800"), values)))
+def test_rows_that_are_kept_as_columns_are_written_as_the_same_rows_one_by_one(rows: list[tuple[Any, Any]]) -> None:
+    as_columns = Rows(("a", "b"), ([a for a, _ in rows], [b for _, b in rows]))
+    assert encode_rows(as_columns) == encode_rows([{"a": a, "b": b} for a, b in rows])
 
 
 def test_what_is_nested_too_deeply_is_refused_alone() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from broker_adapter.sinks.batch import Batch, Value
+from broker_adapter.sinks.batch import Batch, Value, column_of
 from broker_adapter.sinks.column_types import ColumnType, converter, type_of
 from broker_adapter.sinks.errors import BatchRefusedError
 from broker_adapter.sinks.json_form import encode_rows
@@ -37,7 +37,7 @@ def parquet_encoder(columns: Sequence[str], declared: Mapping[str, str]) -> Enco
 
     def encode(batch: Batch) -> bytes:
         arrays = [
-            pa.array(_converted(column, types[column], [row[column] for row in batch.rows]), schema.field(column).type)
+            pa.array(_converted(column, types[column], column_of(batch.rows, column)), schema.field(column).type)
             for column in columns
         ]
         buffer = pa.BufferOutputStream()

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any, Final
 
-from broker_adapter.sinks.batch import Row, Value
+from broker_adapter.sinks.batch import Row, Value, column_of
 from broker_adapter.sinks.errors import UnwritableRowError
 from broker_adapter.sinks.json_form import encode_value
 
@@ -36,14 +36,14 @@ def copy_block(rows: Sequence[Row], columns: Sequence[tuple[str, Writer]]) -> by
         UnwritableRowError: A row cannot be encoded.
     """
     try:
-        fields = [_write_column([row[name] for row in rows], write) for name, write in columns]
+        fields = [_write_column(column_of(rows, name), write) for name, write in columns]
         return ("\n".join(map("\t".join, zip(*fields, strict=True))) + "\n").encode()
     except ValueError:
         _raise_unwritable(rows, columns)
         raise
 
 
-def _write_column(values: list[Value], write: Writer) -> Iterable[str]:
+def _write_column(values: Sequence[Value], write: Writer) -> Iterable[str]:
     """Fields of a column; if all values have the same class, as usual, in few steps where that is possible."""
     classes = set(map(type, values))
     write_all = _WRITERS_OF_ALL.get((write, classes.pop())) if len(classes) == 1 else None
