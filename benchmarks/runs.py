@@ -19,6 +19,18 @@ class UnavailableError(Exception):
     """A row cannot be measured here; the message is shown instead of a figure."""
 
 
+class NoRoomError(UnavailableError):
+    """A size is too large for this machine.
+
+    Attributes:
+        most: The largest size for which there is room.
+    """
+
+    def __init__(self, message: str, most: float) -> None:
+        super().__init__(message)
+        self.most = most
+
+
 @attrs.frozen(slots=True)
 class Goal:
     """The goal of a row.

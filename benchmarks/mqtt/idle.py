@@ -15,7 +15,7 @@ from benchmarks import load
 from benchmarks.load import LoadError
 from benchmarks.mqtt import packets
 from benchmarks.processes import Server, settled
-from benchmarks.runs import UnavailableError
+from benchmarks.runs import NoRoomError
 
 GROUP = 200
 SPARE_FILES = 1500
@@ -50,7 +50,7 @@ def idle_memory(broker: Server, connections: int, progress: Progress) -> IdleMem
     """Open connections of clean sessions, each with a keep alive of ten minutes, and measure the broker's memory.
 
     Raises:
-        UnavailableError: The system does not allow this many open files.
+        NoRoomError: The system does not allow this many open files.
     """
     before = settled(broker.resident_bytes)
     with ExitStack() as stack:
@@ -63,11 +63,12 @@ def open_connections(stack: ExitStack, address: tuple[str, int], numbers: range,
     """Open connections with these numbers, which the stack closes.
 
     Raises:
-        UnavailableError: The system does not allow this many open files.
+        NoRoomError: The system does not allow this many open files.
     """
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if allowed < numbers.stop + SPARE_FILES:
-        raise UnavailableError(f"{numbers.stop} connections need more open files than the {allowed} that are allowed")
+        message = f"{numbers.stop} connections need more open files than the {allowed} that are allowed"
+        raise NoRoomError(message, allowed - SPARE_FILES)
     for start in range(numbers.start, numbers.stop, GROUP):
         part = range(start, min(start + GROUP, numbers.stop))
         group = [stack.enter_context(_moved_up(load.connect(address, timeout_s=30.0))) for _ in part]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
 from benchmarks.load import Meter, Timing
-from benchmarks.runs import UnavailableError
+from benchmarks.runs import NoRoomError, UnavailableError
 from benchmarks.scale.curves import PROCESSOR, RATE, Curve, Point, format_size
 from benchmarks.stage import Stage
+
+_MIN_GROWTH: Final = 1.5
 
 
 @attrs.frozen(slots=True)
@@ -59,7 +63,7 @@ class Growing(Protocol):
         """Bring it to the state of one that has worked for a while."""
 
     def grow(self, size: float) -> None:
-        """Bring it to this size. Raises `UnavailableError` if this machine has no room for it."""
+        """Bring it to this size. Raises `NoRoomError` if this machine has no room for it."""
 
     def measure(self) -> Mapping[str, float]:
         """The figures at this size, by the keys of `curves.FIGURES`."""
@@ -101,6 +105,13 @@ class Bounds:
     now_s: Callable[[], float]
     deadline_s: float
 
+    def excludes(self, size: float, expected_s: float) -> str:
+        """Why a point is not measured that takes so many seconds; empty if it is."""
+        if size > self.most:
+            return f"larger than {format_size(self.most)}"
+        left_s = max(0.0, self.deadline_s - self.now_s())
+        return f"takes about {expected_s:.0f} s, and {left_s:.0f} s are left" if expected_s > left_s else ""
+
 
 def measure(
     dimension: Dimension,
@@ -115,7 +126,7 @@ def measure(
 
     The first point is always measured. A later one is measured only if it is likely to end before the deadline: growing
     takes as much longer as the size is larger, and measuring as long as before. After a point that is left out there is
-    no larger one.
+    no larger one. If this machine has no room for a size, the largest one for which it has room takes its place.
 
     Args:
         dimension: What grows.
@@ -128,36 +139,44 @@ def measure(
     points: list[Point] = []
     reason, has_failed = "", False
     grown_s = measured_s = 0.0
+    sizes = deque(dimension.sizes)
     with ExitStack() as stack:
         try:
             growing = stack.enter_context(closing(dimension.open(stage, form)))
             growing.warm_up()
         except expected_errors as error:
             return _curve(dimension, [], _failure(error), has_failed=True)
-        for size in dimension.sizes:
+        while sizes:
+            size = sizes.popleft()
             begun_s = bounds.now_s()
-            if points:
-                expected_s = grown_s * size / points[-1].size + measured_s
-                if begun_s + expected_s > bounds.deadline_s:
-                    left_s = max(0.0, bounds.deadline_s - begun_s)
-                    reason = f"takes about {expected_s:.0f} s, and {left_s:.0f} s are left"
-            if size > bounds.most:
-                reason = f"larger than {format_size(bounds.most)}"
-            if reason:
+            expected_s = grown_s * size / points[-1].size + measured_s if points else 0.0
+            if too_large := bounds.excludes(size, expected_s):
+                reason = too_large
                 break
             progress(size)
             try:
                 growing.grow(size)
                 grown_s = bounds.now_s() - begun_s
                 points.append(Point(size, growing.measure()))
+            except NoRoomError as error:
+                reason = str(error)
+                sizes = deque(_in_its_place(error.most, points))
+                continue
             except UnavailableError as error:
                 reason = str(error)
+                break
             except expected_errors as error:
                 reason, has_failed = _failure(error), True
-            if reason:
                 break
             measured_s = bounds.now_s() - begun_s - grown_s
     return _curve(dimension, points, reason, has_failed=has_failed)
+
+
+def _in_its_place(most: float, points: Sequence[Point]) -> list[float]:
+    """The size that takes the place of one that is too large: two digits, and clearly larger than the last one."""
+    unit = 10 ** max(0, math.floor(math.log10(max(most, 1))) - 1)
+    size = math.floor(most / unit) * unit
+    return [size] if points and size >= _MIN_GROWTH * points[-1].size else []
 
 
 def _failure(error: Exception) -> str:
@@ -165,5 +184,6 @@ def _failure(error: Exception) -> str:
 
 
 def _curve(dimension: Dimension, points: Sequence[Point], reason: str, *, has_failed: bool) -> Curve:
-    left_out = tuple((size, reason) for size in dimension.sizes[len(points) :])
+    largest = points[-1].size if points else 0
+    left_out = tuple((size, reason) for size in dimension.sizes if size > largest)
     return Curve(dimension.key, dimension.noun, dimension.title, tuple(points), left_out, has_failed)

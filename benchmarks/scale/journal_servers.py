@@ -11,7 +11,7 @@ from typing import Final
 from benchmarks import load, ours, processes
 from benchmarks.idle_shards import create_shards
 from benchmarks.load import Chunk, Meter, Timing
-from benchmarks.runs import UnavailableError
+from benchmarks.runs import NoRoomError
 from benchmarks.scale.curves import MEMORY, P99, START
 from benchmarks.scale.growth import Form
 from benchmarks.sizes import BATCH_RECORDS, MANY_SHARDS, VALUE_BYTES
@@ -145,7 +145,8 @@ class History(JournalServer):
         more_bytes = (int(size) - self._size) * 1_000_000
         free_bytes = shutil.disk_usage(self.stage.directory).free
         if free_bytes < more_bytes + SPARE_DISK_BYTES:
-            raise UnavailableError(f"the disk has {free_bytes / 1e9:.0f} GB left, and some must stay free")
+            message = f"the disk has {free_bytes / 1e9:.0f} GB left, and some must stay free"
+            raise NoRoomError(message, self._size + (free_bytes - SPARE_DISK_BYTES) / 1e6)
         with self.connect() as wire:
             ours.fill(wire, HISTORY, more_bytes)
         self._size = int(size)

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from benchmarks.load import LoadError, Meter, Timing
-from benchmarks.runs import UnavailableError
+from benchmarks.runs import NoRoomError, UnavailableError
 from benchmarks.scale import growth
 from benchmarks.scale.curves import FIGURES, Curve
 from benchmarks.scale.growth import Bounds, Dimension, Form
@@ -25,6 +25,7 @@ class Thing:
     """Grows by one in a second of its own clock, and is measured in two; it fails at a size."""
 
     fails_at: float = math.inf
+    most: float = math.inf
     error: Exception = attrs.field(factory=lambda: LoadError("refused"))
     now_s: float = 0.0
     size: float = 0.0
@@ -38,6 +39,8 @@ class Thing:
     def grow(self, size: float) -> None:
         if size >= self.fails_at:
             raise self.error
+        if size > self.most:
+            raise NoRoomError("the disk is full", self.most)
         self.now_s += size - self.size
         self.size = size
 
@@ -100,6 +103,20 @@ def test_a_size_without_room_on_the_machine_is_no_failure(tmp_path: Path) -> Non
     assert sizes(curve) == [1, 10]
     assert curve.left_out == ((100, "the disk is full"), (1000, "the disk is full"))
     assert not curve.has_failed
+
+
+def test_the_largest_size_with_room_takes_the_place_of_one_without(tmp_path: Path) -> None:
+    curve = curve_of(Thing(most=187.5), tmp_path / "stage")
+    assert [point.size for point in curve.points] == [1, 10, 100, 180]
+    assert curve.left_out == ((1000, "the disk is full"),)
+    assert not curve.has_failed
+
+
+@pytest.mark.parametrize("most", [100, 149])
+def test_a_size_that_is_hardly_larger_than_the_last_one_takes_no_place(tmp_path: Path, most: float) -> None:
+    curve = curve_of(Thing(most=most), tmp_path / "stage")
+    assert sizes(curve) == [1, 10, 100]
+    assert curve.left_out == ((1000, "the disk is full"),)
 
 
 def test_a_server_that_refuses_is_a_failure_and_leaves_the_points_before(tmp_path: Path) -> None:
