@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import trio
 
+from broker_adapter import open_adapter
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
-from broker_adapter.mqtt_codec.packets import Publish, Suback, Subscribe, SubscriptionRequest
-from tests.mqtt.serving import serving
+from broker_adapter.mqtt_codec.packets import (
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from tests.mqtt.serving import Client, serving
+from tests.mqtt.session.faults import Path
 from tests.mqtt.test_connect import Doorkeeper
 from tests.patience import PATIENCE_S
 
@@ -237,3 +248,102 @@ async def test_requests_are_answered_in_order() -> None:
         assert [(await client.expect(Suback)).packet_id for _ in range(100)] == list(range(1, 101))
         await client.send(Publish("t/100", b"x"))
         assert (await client.message()).topic == "t/100"
+
+
+def _kept() -> Properties:
+    return Properties(session_expiry_interval=100)
+
+
+async def _subscribe_at_once(client: Client, *filters: str) -> list[Suback]:
+    """A SUBSCRIBE for each filter, all in one write; the answers."""
+    packets = [Subscribe(number, (SubscriptionRequest(text, 1),)) for number, text in enumerate(filters, 1)]
+    await client.send(*packets)
+    return [await client.expect(Suback) for _ in packets]
+
+
+@pytest.mark.parametrize("is_one_packet", [True, False], ids=["one SUBSCRIBE", "many SUBSCRIBEs"])
+async def test_many_filters_take_few_calls_of_the_store(is_one_packet: bool) -> None:
+    """Each took two: 100,000 subscriptions of 100 clients took 87 s."""
+    filters = [f"line{number}/+" for number in range(30)]
+    calls = itertools.count()
+    async with (
+        open_adapter("memory:") as store,
+        serving(Path(store, delay_s=lambda: next(calls) * 0.0)) as served,
+    ):
+        publisher = await served.client("p")
+        client = await served.client("c", clean_start=False, properties=_kept())
+        before = next(calls)
+        if is_one_packet:
+            assert await client.subscribe(*filters, qos=1) == (1,) * len(filters)
+        else:
+            answers = await _subscribe_at_once(client, *filters)
+            assert [(answer.packet_id, answer.reason_codes) for answer in answers] == [
+                (number, (1,)) for number in range(1, len(filters) + 1)
+            ]
+        assert next(calls) - before < len(filters)
+        for number in range(len(filters)):
+            await publisher.publish(f"line{number}/x", b"%d" % number, 1)
+        assert [(await client.message()).payload for _ in filters] == [b"%d" % number for number in range(len(filters))]
+
+
+async def test_the_limit_counts_subscriptions_that_are_made_at_the_same_time() -> None:
+    async with serving(limits=Limits(max_subscriptions=3)) as served:
+        client = await served.client()
+        answers = await _subscribe_at_once(client, "a", "b", "a", "c", "d", "b")
+        over = (ReasonCode.QUOTA_EXCEEDED,)
+        assert [answer.reason_codes for answer in answers] == [(1,), (1,), (1,), (1,), over, (1,)]
+
+
+async def test_two_subscribes_with_one_filter_bring_its_retained_messages() -> None:
+    async with serving() as served:
+        await (await served.client("p")).publish("a", b"x", 1, retain=True)
+        client = await served.client("c")
+        await client.send(*(Subscribe(number, (SubscriptionRequest("a", 1),)) for number in (1, 2)))
+        assert [(await client.expect(Suback)).packet_id for _ in range(2)] == [1, 2]
+        assert (await client.message()).retain
+
+
+async def test_subscribes_and_unsubscribes_are_answered_in_their_order() -> None:
+    async with serving() as served:
+        client = await served.client("c")
+        request = (SubscriptionRequest("a", 1),)
+        await client.send(Subscribe(1, request), Unsubscribe(2, ("a",)), Unsubscribe(3, ("a",)), Subscribe(4, request))
+        answers = [await client.receive() for _ in range(4)]
+        assert answers == [
+            Suback(1, (ReasonCode.GRANTED_QOS_1,)),
+            Unsuback(2, (ReasonCode.SUCCESS,)),
+            Unsuback(3, (ReasonCode.NO_SUBSCRIPTION_EXISTED,)),
+            Suback(4, (ReasonCode.GRANTED_QOS_1,)),
+        ]
+
+
+async def test_filters_of_each_kind_are_made_beside_each_other() -> None:
+    async with serving() as served:
+        publisher, client = await served.client("p"), await served.client("c")
+        await publisher.publish("old", b"0", 1)
+        filters = ("a", "$share/g/b", "$replay/earliest/old", "c", "a")
+        assert await client.subscribe(*filters, qos=1) == (1,) * 5
+        for topic in ("a", "b", "c"):
+            await publisher.publish(topic, topic.encode(), 1)
+        assert {(await client.message()).payload for _ in range(4)} == {b"0", b"a", b"b", b"c"}
+        await client.silent()
+
+
+async def test_a_store_that_is_away_delays_all_subscriptions_and_loses_none() -> None:
+    async with open_adapter("memory:") as store:
+        path = Path(store)
+        async with serving(path) as served:
+            publisher, client = (
+                await served.client("p"),
+                await served.client("c", clean_start=False, properties=_kept()),
+            )
+            path.freeze()
+            path.fail(lambda *_: True, carried_out=False)
+            packets = [Subscribe(number, (SubscriptionRequest(f"t{number}", 1),)) for number in range(1, 6)]
+            await client.send(*packets)
+            await client.silent()
+            path.thaw()
+            assert [(await client.expect(Suback)).packet_id for _ in packets] == [1, 2, 3, 4, 5]
+            for number in range(1, 6):
+                await publisher.publish(f"t{number}", b"", 1)
+            assert [(await client.message()).topic for _ in packets] == [f"t{number}" for number in range(1, 6)]

@@ -1,14 +1,16 @@
 """SUBSCRIBE and UNSUBSCRIBE of one client, and the subscriptions that are restored with its session.
 
 Requests are handled one after another, in a task of their own: while the store cannot be reached they wait, and the
-connection handles other packets.
+connection handles other packets. SUBSCRIBEs that wait are handled together: their filters are opened at the same time,
+and the session is stored once for all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Final, TypeAlias
 
 import attrs
 import trio
@@ -52,6 +54,42 @@ class _Granted:
     options: SubscriptionOptions
     wants_retained: bool = False
     live_after: Position = BEGINNING
+
+
+_Outcome: TypeAlias = _Granted | TopicRefusedError | StorageError
+"""What became of a filter: a subscription, or why there is none."""
+
+
+@attrs.define(slots=True)
+class _Opening:
+    """A subscription of this client alone that is made together with others."""
+
+    asked: SubscriptionRequest
+    request: FilterRequest
+    options: SubscriptionOptions
+    outcome: _Outcome | None = None
+
+
+@attrs.define(slots=True)
+class _Openings:
+    """Subscriptions that are about to be made, by their filters.
+
+    Attributes:
+        new_count: How many of them the session does not have yet.
+    """
+
+    by_filter: dict[str, _Opening] = attrs.Factory(dict)
+    new_count: int = 0
+
+    def add(self, opening: _Opening, *, is_new: bool) -> None:
+        """Add one."""
+        self.by_filter[opening.asked.topic_filter] = opening
+        self.new_count += is_new
+
+    def take_all(self) -> list[_Opening]:
+        """All of them; from now on there are none."""
+        taken, self.by_filter, self.new_count = list(self.by_filter.values()), {}, 0
+        return taken
 
 
 class SubscriptionHandler:
@@ -102,7 +140,7 @@ class SubscriptionHandler:
         self._start = start
         limit, quota = services.limits.max_subscriptions, services.handshake.quotas.of(admission.principal.username)
         self._max_subscriptions = min(quota.subscriptions or limit, limit)
-        self._requests: list[Callable[[], Awaitable[None]]] = []  # few, see `MAX_WAITING`
+        self._requests: list[Subscribe | Callable[[], Awaitable[None]]] = []  # few, see `MAX_WAITING`
         self._is_working = False
         self._progress: trio.lowlevel.ParkingLot | None = None  # made for the first task that waits
         self._replays: dict[str, str] = {}
@@ -127,7 +165,7 @@ class SubscriptionHandler:
 
     def subscribe(self, packet: Subscribe) -> None:
         """Queue a SUBSCRIBE."""
-        self._do(lambda: self._subscribe(packet))
+        self._do(packet)
 
     def unsubscribe(self, packet: Unsubscribe) -> None:
         """Queue an UNSUBSCRIBE."""
@@ -140,7 +178,7 @@ class SubscriptionHandler:
             self._sender.checks_topics = True
             self._do(self._narrow)
 
-    def _do(self, request: Callable[[], Awaitable[None]]) -> None:
+    def _do(self, request: Subscribe | Callable[[], Awaitable[None]]) -> None:
         self._requests.append(request)
         if not self._is_working:
             self._is_working = True
@@ -148,11 +186,26 @@ class SubscriptionHandler:
 
     async def _work(self) -> None:
         while self._requests:
-            await self._requests[0]()
-            self._requests.pop(0)
+            request = self._requests[0]
+            if isinstance(request, Subscribe):
+                packets = self._first_subscribes()
+                await self._subscribe(packets)
+                del self._requests[: len(packets)]
+            else:
+                await request()
+                del self._requests[0]
             if self._progress is not None:
                 self._progress.unpark_all()
         self._is_working = False
+
+    def _first_subscribes(self) -> list[Subscribe]:
+        """The SUBSCRIBEs at the front of the queue."""
+        found: list[Subscribe] = []
+        for request in self._requests:
+            if not isinstance(request, Subscribe):
+                break
+            found.append(request)
+        return found
 
     async def _restore(self) -> None:
         await self._end_denied()
@@ -214,43 +267,78 @@ class SubscriptionHandler:
 
     # SUBSCRIBE
 
-    async def _subscribe(self, packet: Subscribe) -> None:
-        replay_from = next((value for name, value in packet.properties.user_properties if name == _REPLAY_FROM), None)
-        identifiers = packet.properties.subscription_identifiers
-        codes: list[ReasonCode] = []
-        granted: list[_Granted] = []
+    async def _subscribe(self, packets: list[Subscribe]) -> None:
+        """Handle SUBSCRIBEs that waited, together."""
         first: list[Arrival] = []
         self._sender.hold()
         try:
-            for asked in packet.subscriptions:
-                try:
-                    made = await self._grant(asked, identifiers[0] if identifiers else 0, replay_from)
-                except TopicRefusedError as error:
-                    codes.append(error.reason_code)
-                    if error.reason_code == ReasonCode.NOT_AUTHORIZED:
-                        self._services.audit.denied(
-                            "subscribe", self._principal, self._admission.peer, asked.topic_filter
-                        )
-                except ServerRestoredError:
-                    raise
-                except StorageError:
-                    codes.append(_REFUSED)
-                else:
-                    codes.append(ReasonCode(asked.qos))
-                    granted.append(made)
+            outcomes = await self._grant_all(packets)
+            granted = [outcome for outcome in outcomes if isinstance(outcome, _Granted)]
             for made in granted:
                 if made.wants_retained:
                     first += self._schedule_retained(made)
             if any(made.request.replay_from is None and not made.request.group for made in granted):
                 # Stored together with the retained messages that are still to be sent: they survive a lost connection.
                 await self._services.sessions.save_subscriptions(self._session)
-            self._answer(Suback(packet.packet_id, tuple(codes)))
+            codes = map(_code_of, outcomes)
+            for packet in packets:
+                self._answer(Suback(packet.packet_id, tuple(islice(codes, len(packet.subscriptions)))))
         finally:
             self._sender.release(first)
         self._output.flush()
 
-    async def _grant(self, asked: SubscriptionRequest, subscription_id: int, replay_from: str | None) -> _Granted:
-        text = asked.topic_filter
+    async def _grant_all(self, packets: list[Subscribe]) -> list[_Outcome]:
+        """Make the subscriptions of SUBSCRIBEs; returns what became of each filter, in order.
+
+        Those of this client alone are made at the same time, since each waits for an answer of the store.
+
+        Raises:
+            ServerRestoredError: The store was restored from a backup.
+        """
+        outcomes: list[_Outcome | _Opening] = []
+        openings = _Openings()
+        for packet in packets:
+            properties = packet.properties
+            replay_from = next((value for name, value in properties.user_properties if name == _REPLAY_FROM), None)
+            subscription_id = next(iter(properties.subscription_identifiers), 0)
+            for asked in packet.subscriptions:
+                text = asked.topic_filter
+                if text in openings.by_filter:
+                    await self._open_all(openings)
+                options = SubscriptionOptions(
+                    asked.qos, asked.no_local, asked.retain_as_published, asked.retain_handling, subscription_id
+                )
+                try:
+                    request = self._request_of(text, replay_from, openings.new_count)
+                    if request.replay_from is None and not request.group:
+                        opening = _Opening(asked, request, options)
+                        openings.add(opening, is_new=text not in self._session.subscriptions)
+                        outcomes.append(opening)
+                    else:
+                        await self._open_all(openings)
+                        outcomes.append(await self._grant_other(text, request, options))
+                except TopicRefusedError as error:
+                    outcomes.append(error)
+                    if error.reason_code == ReasonCode.NOT_AUTHORIZED:
+                        self._services.audit.denied("subscribe", self._principal, self._admission.peer, text)
+                except ServerRestoredError:
+                    raise
+                except StorageError as error:
+                    outcomes.append(error)
+        await self._open_all(openings)
+        return [_known(each.outcome) if isinstance(each, _Opening) else each for each in outcomes]
+
+    def _request_of(self, text: str, replay_from: str | None, opening_count: int) -> FilterRequest:
+        """The request for a filter, if rules and quotas allow it.
+
+        Args:
+            text: The filter.
+            replay_from: From where messages are replayed, if the filter itself does not say so.
+            opening_count: How many other new subscriptions are about to be made.
+
+        Raises:
+            TopicRefusedError: It is not allowed.
+        """
         request = parse_filter(text)
         if replay_from is not None and request.replay_from is None:
             request = attrs.evolve(request, replay_from=replay_from)
@@ -260,29 +348,58 @@ class SubscriptionHandler:
         if not self._services.access.may_subscribe(self._principal, topic_filter):
             self._sender.checks_topics = True
         subscriptions = self._session.subscriptions
-        is_new = text not in subscriptions
-        if is_new and len(subscriptions) + len(self._replays) >= self._max_subscriptions:
+        count = len(subscriptions) + len(self._replays) + opening_count
+        if text not in subscriptions and count >= self._max_subscriptions:
             self._services.handshake.quotas.refusals.note(Limit.SUBSCRIPTIONS, self._principal.username)
             raise TopicRefusedError(ReasonCode.QUOTA_EXCEEDED, f"more than {self._max_subscriptions} subscriptions")
         memberships = self._session.memberships
         is_new_share = bool(request.group) and (request.group, topic_filter) not in memberships
         if is_new_share and len(memberships) >= MAX_SHARED:
             raise TopicRefusedError(ReasonCode.QUOTA_EXCEEDED, f"more than {MAX_SHARED} shared subscriptions")
-        options = SubscriptionOptions(
-            asked.qos, asked.no_local, asked.retain_as_published, asked.retain_handling, subscription_id
-        )
+        return request
+
+    async def _grant_other(self, text: str, request: FilterRequest, options: SubscriptionOptions) -> _Granted:
+        """Make a shared subscription, or begin a replay."""
         if request.replay_from is not None:
             await self._replay(text, request, options)
-            return _Granted(request, options)
-        if request.group:
+        else:
             await self._join(text, request, options)
-            return _Granted(request, options)
-        since = await until_reached(lambda: self._services.distributor.subscribe(self._inbox, topic_filter, options))
+        return _Granted(request, options)
+
+    async def _open_all(self, openings: _Openings) -> None:
+        """Make subscriptions at the same time.
+
+        Raises:
+            ServerRestoredError: The store was restored from a backup.
+        """
+        wanted = openings.take_all()
+        if len(wanted) == 1:
+            await self._open(wanted[0])
+        elif wanted:
+            async with trio.open_nursery() as nursery:
+                for each in wanted:
+                    nursery.start_soon(self._open, each)
+        for each in wanted:
+            if isinstance(each.outcome, ServerRestoredError):
+                raise each.outcome
+
+    async def _open(self, opening: _Opening) -> None:
+        try:
+            opening.outcome = await self._grant(opening.asked, opening.request, opening.options)
+        except StorageError as error:
+            opening.outcome = error
+
+    async def _grant(
+        self, asked: SubscriptionRequest, request: FilterRequest, options: SubscriptionOptions
+    ) -> _Granted:
+        distributor, subscriptions = self._services.distributor, self._session.subscriptions
+        text, is_new = asked.topic_filter, asked.topic_filter not in self._session.subscriptions
+        since = await until_reached(lambda: distributor.subscribe(self._inbox, request.topic_filter, options))
         options = subscriptions[text] = attrs.evolve(options, since=since)
         wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and is_new)
         if wants_retained and not is_new:
             # The client got messages retained up to now as live ones, and gets them once more as retained ones.
-            since = await until_reached(self._services.distributor.current_position)
+            since = await until_reached(distributor.current_position)
         return _Granted(request, options, wants_retained, since)
 
     async def _join(self, text: str, request: FilterRequest, options: SubscriptionOptions) -> None:
@@ -368,3 +485,14 @@ class SubscriptionHandler:
         del subscriptions[text]
         await self._services.sessions.leave_share(self._session, request.group, request.topic_filter)
         return ReasonCode.SUCCESS
+
+
+def _known(outcome: _Outcome | None) -> _Outcome:
+    assert outcome is not None  # it was waited for
+    return outcome
+
+
+def _code_of(outcome: _Outcome) -> ReasonCode:
+    if isinstance(outcome, _Granted):
+        return ReasonCode(outcome.options.qos)
+    return outcome.reason_code if isinstance(outcome, TopicRefusedError) else _REFUSED
