@@ -54,7 +54,7 @@ class PublishTemplate(Protocol):
 
         Args:
             packet_id: Not used at QoS 0.
-            dup: It was sent to this receiver before; not used at QoS 0.
+            dup: It was, or may have been, sent to this receiver before; not used at QoS 0.
             expiry_interval_s: The remaining message expiry interval, in seconds; None: that of the template.
             topic_alias: Set this alias, for a template without one.
             knows_alias: The alias was set before: leave the topic name out.

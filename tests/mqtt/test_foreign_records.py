@@ -78,12 +78,12 @@ async def test_messages_behind_a_fault_are_skipped(monkeypatch: pytest.MonkeyPat
         broken = True
         sound = getattr(PublishEncoder, step)
 
-        def fail_once(self: PublishEncoder, *arguments: object) -> object:
+        def fail_once(self: PublishEncoder, *arguments: object, **options: object) -> object:
             nonlocal broken
             if broken and getattr(arguments[0], "payload", b"1") == b"1":
                 broken = False
                 raise ZeroDivisionError("a fault of the broker's own")
-            return sound(self, *arguments)
+            return sound(self, *arguments, **options)
 
         monkeypatch.setattr(PublishEncoder, step, fail_once)
         await served.adapter.append("a", [Record(b"%d" % number, headers=(("qos", b"1"),)) for number in range(count)])

@@ -128,7 +128,7 @@ class PublishEncoder:
             message: The message.
             packet_id: Packet identifier; 0 at QoS 0.
             now_us: Present time, in microseconds since 1970, for the remaining expiry interval.
-            dup: It was sent before.
+            dup: It was, or may have been, sent before.
             may_set_alias: It is sent before all packets that are encoded later, so these may use an alias that it sets.
         """
         aliases = self._aliases
@@ -156,12 +156,19 @@ class PublishEncoder:
         messages: Sequence[Message],
         packet_ids: Sequence[int],
         now_us: int,
+        *,
+        dup: bool = False,
     ) -> list[bytes]:
         """`packet` for several messages that do not expire, in the order in which they are sent."""
         if self._version is Version.V311 or not self._aliases.maximum:
+            if dup:
+                return [
+                    template.packet(packet_id, dup=True)
+                    for template, packet_id in zip(templates, packet_ids, strict=True)
+                ]
             return [template.packet(packet_id) for template, packet_id in zip(templates, packet_ids, strict=True)]
         return [
-            self.packet(template, message, packet_id, now_us)
+            self.packet(template, message, packet_id, now_us, dup=dup)
             for template, message, packet_id in zip(templates, messages, packet_ids, strict=True)
         ]
 

@@ -42,6 +42,9 @@ _RESENT_AT_ONCE: Final = 64
 _WORTH_A_RUN: Final = 4
 """As few messages that are alike are not sent faster together."""
 
+_OF_SESSION: Final = (Origin.SUBSCRIPTION, Origin.GROUP)
+"""Why messages are sent that an earlier owner of the session may have sent too; see `OutboundWindow.maybe_sent_lsn`."""
+
 
 @attrs.frozen(slots=True)
 class _PendingRetained:
@@ -248,6 +251,10 @@ class MessageSender:
         window, encoder, qos = self._window, self._encoder, first.qos
         if self.checks_topics or not window.are_new(messages[0].shard, messages[0].offset):
             return False
+        # Messages that are not stored have lsn 0: nobody else can have sent them.
+        dup = 0 < messages[0].lsn < window.maybe_sent_lsn
+        if dup and messages[-1].lsn >= window.maybe_sent_lsn:
+            return False
         retain, subscription_ids = first.retain, first.subscription_ids
         templates = encoder.templates(messages, qos, retain, subscription_ids)
         if templates is None:
@@ -257,7 +264,7 @@ class MessageSender:
         statistics.sent.messages[qos] += len(messages)
         statistics.sent.payload_bytes[qos] += sum([len(message.payload) for message in messages])
         packet_ids = window.assign_new(messages, qos, retain, subscription_ids)
-        packets += encoder.packets(templates, messages, packet_ids, now_us)
+        packets += encoder.packets(templates, messages, packet_ids, now_us, dup=dup)
         return True
 
     def _send_retained(self, max_count: int, now_us: int) -> None:
@@ -267,7 +274,9 @@ class MessageSender:
             owed = self._pending_retained.pop(0)
             if owed.arrival is not None:
                 if self._may_have(owed.arrival.message.topic):
-                    packet = self._packet_for(owed.arrival, Origin.RETAINED, now_us)
+                    # The scan is older than the takeover, so the earlier owner may have been further than it stored.
+                    dup = owed.scan.until.lsn < self._window.maybe_sent_lsn
+                    packet = self._packet_for(owed.arrival, Origin.RETAINED, now_us, dup=dup)
                     if packet is not None:
                         self._output.collect(packet)
                 else:
@@ -310,8 +319,11 @@ class MessageSender:
             self._pending_retained.append(_PendingRetained(scan, page.last, None, is_last=page.is_last))
         self.pump()
 
-    def _packet_for(self, arrival: Arrival, origin: Origin, now_us: int) -> bytes | None:
-        """The packet of a message that is to be sent now; None if it is sent later, or not at all."""
+    def _packet_for(self, arrival: Arrival, origin: Origin, now_us: int, *, dup: bool = False) -> bytes | None:
+        """The packet of a message that is to be sent now; None if it is sent later, or not at all.
+
+        At QoS 1 it has DUP with ``dup``, and if an earlier owner of the session may have sent it.
+        """
         message, qos = arrival.message, arrival.qos
         window = self._window
         if origin is Origin.SUBSCRIPTION:
@@ -354,6 +366,9 @@ class MessageSender:
             return None
         if arrival.acknowledge is not None:
             self._acknowledge[packet_id] = arrival.acknowledge
+        before = window.maybe_sent_lsn
+        if before and qos == 1 and (dup or (0 < message.lsn < before and origin in _OF_SESSION)):
+            return self._encoder.packet(template, message, packet_id, now_us, dup=True)
         return self._encoder.packet(template, message, packet_id, now_us)
 
     def _template(

@@ -77,6 +77,11 @@ class OutboundWindow:
         seen: Finished at QoS 0 and 1 above the position: need not be sent again.
         position_lsn: The session's position.
         last_packet_id: The packet identifier assigned last.
+
+    Attributes:
+        maybe_sent_lsn: Records with a lower lsn that are not known here may have been sent at QoS 1 nevertheless: by an
+            earlier owner of the session that ended before it could store that. 0 if there are none. At QoS 2 there are
+            none, since the assignment is durable before PUBLISH.
     """
 
     __slots__ = (
@@ -88,6 +93,7 @@ class OutboundWindow:
         "_unsent_count",
         "done",
         "last_packet_id",
+        "maybe_sent_lsn",
         "position_lsn",
         "receive_maximum",
         "seen",
@@ -121,6 +127,7 @@ class OutboundWindow:
         self.seen = seen or AckedRanges(max_ranges=MAX_SEEN_RANGES)
         self.position_lsn = position_lsn
         self.last_packet_id = last_packet_id
+        self.maybe_sent_lsn = 0
 
     def __iter__(self) -> Iterator[InFlight]:
         """All messages under way, in the order in which they would be sent again."""

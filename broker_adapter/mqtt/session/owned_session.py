@@ -178,7 +178,7 @@ class OwnedSession:
         async with self.lock:
             if self.session.is_durable and not self._is_closed:
                 with suppress(SessionTakenOverError):  # by an owner that did not wait for this
-                    await self._write(_NOTHING, _NO_MESSAGES)
+                    await self._write(_NOTHING, _NO_MESSAGES, is_last=True)
 
     async def close(
         self,
@@ -202,7 +202,7 @@ class OwnedSession:
                 found = Found(
                     self.session.client_id, self._current_record(), self._record_version, None, self._progress_version
                 )
-                progress = self._progress(self._write_number, _NO_MESSAGES)
+                progress = self._progress(self._last_number(), _NO_MESSAGES)
                 try:
                     await carry_out(decide(found, progress))
                 except StorageError as error:
@@ -244,13 +244,20 @@ class OwnedSession:
 
     # One write
 
-    async def _write(self, changes: Changes, taken: _MessageIds) -> None:
+    def _last_number(self) -> int:
+        """The number of the owner's last write: negative if all that was sent to the client is stored by it.
+
+        REQUIRES: nothing is sent to the client any more.
+        """
+        return -self._write_number if self.session.knows_what_was_sent else self._write_number
+
+    async def _write(self, changes: Changes, taken: _MessageIds, *, is_last: bool = False) -> None:
         """Make one write, and repeat it until its outcome is known. The caller holds the lock."""
         await self._check()
         # As long as no progress is stored, only the condition on the record can refuse an earlier owner.
         covers, with_record = self._wanted, self._record_wanted > self._record_stored or not self._progress_version
         self._write_number += 1
-        number = self._write_number
+        number = self._last_number() if is_last else self._write_number
         self._unconfirmed[number] = taken
         attempt = 0
         while True:

@@ -97,6 +97,16 @@ class Session:
         """Every matching message up to this lsn has been taken: it is finished, or under way in `out`."""
         return self.out.position_lsn
 
+    @property
+    def knows_what_was_sent(self) -> bool:
+        """Whether every stored message that was ever sent to the client is finished, or under way in `out`.
+
+        False after a takeover from an owner that ended without storing the session, until all messages that it may have
+        sent have been taken again.
+        """
+        before = self.out.maybe_sent_lsn
+        return self.position_lsn + 1 >= before and all(scan.until.lsn >= before for scan in self.retained)
+
     def advance(self, position_lsn: ReachedLsn) -> None:
         """Move the position forward; a lower one is ignored. `Sessions.save_soon` stores it."""
         self.out.advance(position_lsn)

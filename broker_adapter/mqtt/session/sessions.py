@@ -306,6 +306,7 @@ class Sessions:
         record = transition.record
         assert record is not None
         session = session_from(record, transition.progress)
+        session.out.maybe_sent_lsn = taken.maybe_sent_lsn
         # They are fenced: the next write of the record does not name them any more.
         record = msgspec.structs.replace(record, unfenced=())
         owned = OwnedSession(

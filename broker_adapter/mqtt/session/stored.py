@@ -129,7 +129,9 @@ class ProgressRecord(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         claim: Claim of the owner who wrote it.
-        write_number: Number of the write among the owner's.
+        write_number: Number of the write among the owner's; 0 in a write by which a broker takes or closes a session of
+            another owner. Negative in the last write of an owner that has stored everything that was sent to the
+            client. With any other number more may have been sent; see `transitions.Transition.maybe_sent_lsn`.
         shards: Shard names that the other fields refer to by index.
         publishes: In the order in which they were sent.
         releases: In the order in which PUBREC came.

@@ -94,6 +94,12 @@ class TakenSession:
     progress_version: int
     taken_from: str = ""
 
+    @property
+    def maybe_sent_lsn(self) -> int:
+        """`OutboundWindow.maybe_sent_lsn` of the session."""
+        before = self.transition.maybe_sent_lsn
+        return max(self.record_version, self.progress_version) if before is None else before
+
 
 def require_present(client_id: str, may_have_left: Callable[[bool], bool], *, is_owned: bool) -> None:
     """Raise if the client may be connected elsewhere; see `Sessions.open`.
@@ -283,14 +289,19 @@ class Takeover:
                 return TakenSession(transition, record_version, found.progress_version)
             if second is not None and (found.progress is None or found.progress.claim == record.claim):
                 # The second step was carried out, and only its answer was lost.
-                whole = attrs.evolve(transition, progress=second.progress)
-                return TakenSession(whole, record_version, found.progress_version)
+                return TakenSession(_joined(transition, second), record_version, found.progress_version)
             second = transitions.progress_taken(found, record, opening)
             try:
                 committed = await self._commits.make(record.client_id, second)
             except StorageError as error:
                 await self._store_retry.pause_after(error, attempt)
             else:
-                whole = attrs.evolve(transition, progress=second.progress)
-                return TakenSession(whole, record_version, committed.values[0].version if committed.values else 0)
+                progress_version = committed.values[0].version if committed.values else 0
+                return TakenSession(_joined(transition, second), record_version, progress_version)
             attempt += 1
+
+
+def _joined(first: Transition, second: Transition) -> Transition:
+    """The transition of a session that was taken in two steps."""
+    maybe_sent_lsn = second.maybe_sent_lsn if first.maybe_sent_lsn is None else first.maybe_sent_lsn
+    return attrs.evolve(first, progress=second.progress, maybe_sent_lsn=maybe_sent_lsn)

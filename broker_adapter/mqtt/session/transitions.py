@@ -53,6 +53,8 @@ class Transition:
         will_host: Address from which the client of that session connected last; None if it is not known.
         left: Memberships that end with it.
         present: For a session that is opened: it existed before.
+        maybe_sent_lsn: For a session that is opened: records with a lower lsn may have been sent to the client without
+            a trace in the progress; 0 if there are none. None: all that precede this transition in the store.
     """
 
     record: SessionRecord | None
@@ -63,6 +65,7 @@ class Transition:
     will_host: str | None = None
     left: tuple[StoredMembership, ...] = ()
     present: bool = False
+    maybe_sent_lsn: int | None = 0
 
 
 @attrs.frozen(slots=True)
@@ -161,7 +164,25 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
         will_host=old.host if old else None,
         left=old.memberships if old and not goes_on else (),
         present=goes_on,
+        maybe_sent_lsn=_maybe_sent_lsn(found, opening.restored_lsn) if goes_on else 0,
     )
+
+
+def _maybe_sent_lsn(found: Found, restored_lsn: int) -> int | None:
+    """`Transition.maybe_sent_lsn` of a session that continues.
+
+    An owner stores the progress at intervals, and a last time when it gives the session up. Without that last write,
+    what it has sent since the write before is not known. A session without an owner got nothing after its progress was
+    written. A progress from a backup may be followed by another history, in which all records of the backup were sent.
+    """
+    assert found.record is not None
+    progress = found.progress
+    is_complete = progress is not None and progress.write_number < 0
+    if not is_complete and (progress is None or found.record.owner != NO_OWNER):
+        return None
+    if found.progress_version <= restored_lsn:
+        return restored_lsn + 1
+    return 0 if is_complete else found.progress_version
 
 
 def _taken_over(progress: ProgressRecord, version: int, claim: int, restored_lsn: int) -> ProgressRecord:
@@ -177,14 +198,18 @@ def _taken_over(progress: ProgressRecord, version: int, claim: int, restored_lsn
 
 
 def progress_taken(found: Found, record: SessionRecord, opening: Opening) -> Transition:
-    """Take the progress of a session whose record was taken before by the same opening."""
+    """Take the progress of a session whose record was taken before by the same opening.
+
+    The `Transition.maybe_sent_lsn` is for a session that had an owner before.
+    """
     progress = found.progress or ProgressRecord(0)
     progress = _taken_over(progress, found.progress_version, record.claim, opening.restored_lsn)
     if record.expiry_interval_s > 0:
         changes = Changes(puts=(_put_progress(progress, found.client_id, found.progress_version),))
     else:
         changes = Changes(deletes=(StateDelete(keys.progress(found.client_id), found.progress_version),))
-    return Transition(record, progress, changes, present=True)
+    maybe_sent_lsn = _maybe_sent_lsn(found, opening.restored_lsn)
+    return Transition(record, progress, changes, present=True, maybe_sent_lsn=maybe_sent_lsn)
 
 
 def will_go_on(record: SessionRecord, opening: Opening, now_us: int) -> bool:
@@ -244,7 +269,10 @@ def closed(
     if progress is None:
         progress = found.progress or ProgressRecord(record.claim)
     if claim is not None:
+        # An owner that has handed the session over stored all that was sent, and nothing was sent since.
+        write_number = min(progress.write_number, 0)
         progress = _taken_over(progress, found.progress_version, claim, restored_lsn)
+        progress = msgspec.structs.replace(progress, write_number=write_number)
     puts = [_put_record(record, found.record_version), _put_progress(progress, old.client_id, found.progress_version)]
     puts += [
         StatePut(keys.session_timer(due_us, kind, old.client_id), b"")

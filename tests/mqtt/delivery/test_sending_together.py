@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -20,8 +21,8 @@ from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
 from broker_adapter.mqtt.session.session import Session
-from broker_adapter.mqtt_codec import EMPTY, Properties, Version
-from broker_adapter.mqtt_codec.packets import Puback
+from broker_adapter.mqtt_codec import EMPTY, Decoder, Properties, Version
+from broker_adapter.mqtt_codec.packets import Puback, Publish
 from shards.seams.clock import ManualClock
 
 NOW_US = 1_000_000
@@ -53,12 +54,13 @@ class Taken:
 class Scene:
     """A sender, and what it does."""
 
-    def __init__(self, version: Version, aliases: int, receive_maximum: int) -> None:
+    def __init__(self, version: Version, aliases: int, receive_maximum: int, maybe_sent_lsn: int = 0) -> None:
         self.calls: list[str] = []
         self.taken = Taken()
         self.statistics = BrokerStatistics()
         self.window = OutboundWindow()
         self.window.receive_maximum = receive_maximum
+        self.window.maybe_sent_lsn = maybe_sent_lsn
         taken: Any = self.taken
         self.sender = MessageSender(
             Session("c", 1, version, 100, out=self.window),
@@ -105,6 +107,7 @@ class Scene:
 def runs(draw: st.DrawFn) -> list[Arrival]:
     """Some messages of one shard; mostly alike, but any of them may be different."""
     shard, first = draw(st.sampled_from("ab")), draw(st.integers(0, 30))
+    is_stored = draw(st.sampled_from([True, True, True, False]))
     usual = {"topic": draw(st.sampled_from(["t", "t", "denied", "x" * 50])), "ids": draw(st.sampled_from([(), (7,)]))}
     arrivals = []
     for offset in range(first, first + draw(st.integers(1, 9))):
@@ -120,7 +123,7 @@ def runs(draw: st.DrawFn) -> list[Arrival]:
             expires_at_us={"old": NOW_US - 1, "expires": NOW_US + 5_000_000}.get(odd, 0),
             shard=shard,
             offset=max(0, offset - 2) if odd == "again" else offset,
-            lsn=100 + offset // 3,
+            lsn=100 + offset // 3 if is_stored else 0,
             header_count=1000 if odd == "headers" else 0,
         )
         arrivals.append(
@@ -141,15 +144,21 @@ def runs(draw: st.DrawFn) -> list[Arrival]:
     st.sampled_from(Version),
     st.sampled_from([0, 2]),
     st.sampled_from([3, 65_535]),
+    st.sampled_from([0, 0, 105, 1000]),
     st.booleans(),
     st.lists(st.tuples(runs(), st.integers(0, 20)), min_size=1, max_size=5),
 )
 def test_nothing_is_different_from_sending_each_by_itself(
-    version: Version, aliases: int, receive_maximum: int, checks: bool, steps: list[tuple[list[Arrival], int]]
+    version: Version,
+    aliases: int,
+    receive_maximum: int,
+    maybe_sent_lsn: int,
+    checks: bool,
+    steps: list[tuple[list[Arrival], int]],
 ) -> None:
     outcomes = []
     for worth_a_run in (1, 1 << 30):
-        scene = Scene(version, aliases, receive_maximum)
+        scene = Scene(version, aliases, receive_maximum, maybe_sent_lsn)
         scene.sender.checks_topics = checks
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sender, "_WORTH_A_RUN", worth_a_run)
@@ -163,10 +172,35 @@ def test_nothing_is_different_from_sending_each_by_itself(
     assert outcomes[0] == outcomes[1]
 
 
-def test_what_is_alike_is_sent_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("maybe_sent_lsn", [0, 9, 10])
+def test_what_is_alike_is_sent_together(monkeypatch: pytest.MonkeyPatch, maybe_sent_lsn: int) -> None:
     """Otherwise the property above would compare one form with itself."""
-    scene = Scene(Version.V5, 0, 65_535)
+    scene = Scene(Version.V5, 0, 65_535, maybe_sent_lsn)
     monkeypatch.setattr(scene.sender.__class__, "_packet_for", None)
     scene.send([Arrival(Message("t", b"%d" % at, 1, shard="t", offset=at, lsn=9), 1) for at in range(20)])
     assert len(scene.window) == 20
     assert scene.statistics.sent.messages == [0, 20, 0]
+
+
+@pytest.mark.parametrize("aliases", [0, 2])
+@pytest.mark.parametrize("worth_a_run", [1, 1 << 30])
+def test_what_may_have_been_sent_before_has_dup(
+    monkeypatch: pytest.MonkeyPatch, worth_a_run: int, aliases: int
+) -> None:
+    """At QoS 1 for subscriptions and groups; not what is not stored, nor what was requested on this connection."""
+    monkeypatch.setattr(sender, "_WORTH_A_RUN", worth_a_run)
+    scene = Scene(Version.V5, aliases, 65_535, maybe_sent_lsn=105)
+    scene.sender._session.expiry_interval_s = 0  # at QoS 2 nothing has to be stored before it is sent
+
+    offsets = itertools.count()
+
+    def arrival(lsn: int, qos: int = 1, origin: Origin = Origin.SUBSCRIPTION) -> Arrival:
+        return Arrival(Message("t", b"", 2, shard="t", offset=next(offsets), lsn=lsn), qos, origin=origin)
+
+    scene.send([arrival(lsn) for lsn in range(100, 110)])
+    scene.send([arrival(0) for _ in range(5)])
+    scene.send([arrival(90, qos=0), arrival(91, qos=2)])
+    scene.send([arrival(92, origin=Origin.GROUP), arrival(93, origin=Origin.REPLAY)])
+    decoder = Decoder(of="server", version=Version.V5)
+    sent = [cast("Publish", packet).dup for packet in decoder.receive(b"".join(scene.taken.sent))]
+    assert sent == [True] * 5 + [False] * 5 + [False] * 5 + [False] * 2 + [True, False]

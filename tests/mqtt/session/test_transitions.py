@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import msgspec
 import pytest
 
@@ -227,6 +228,39 @@ def test_an_owner_that_closes_stores_where_it_has_got_to() -> None:
     assert transition.record is not None
     assert (transition.record.epoch, transition.record.claim) == (5, 77)
     assert transition.progress is mine
+
+
+@pytest.mark.parametrize("write_number", [9, 0, -9])
+@pytest.mark.parametrize("owner", ["old", "new", ""])
+@pytest.mark.parametrize("restored_lsn", [0, 40, 41])
+@pytest.mark.parametrize("clean_start", [False, True])
+def test_what_may_have_been_sent_without_a_trace_in_every_case(
+    write_number: int, owner: str, restored_lsn: int, clean_start: bool
+) -> None:
+    before = found(owner=owner, expires_due_us=0)
+    before = attrs.evolve(before, progress=ProgressRecord(77, write_number))
+    wanted = attrs.evolve(opening(clean_start=clean_start), restored_lsn=restored_lsn)
+    expected: int | None
+    if clean_start:
+        expected = 0
+    elif write_number >= 0 and owner:
+        expected = None
+    elif restored_lsn == 41:
+        expected = 42
+    else:
+        expected = 0 if write_number < 0 else 41
+    for with_progress in (True, False):
+        assert opened(before, wanted, NOW_US, with_progress=with_progress).maybe_sent_lsn == expected
+    if owner and not clean_start:
+        assert before.record is not None
+        assert progress_taken(before, before.record, wanted).maybe_sent_lsn == expected
+
+
+@pytest.mark.parametrize(("write_number", "expected"), [(9, 0), (0, 0), (-9, -9)])
+def test_who_closes_in_place_of_the_owner_leaves_the_sign_of_its_last_write(write_number: int, expected: int) -> None:
+    before = attrs.evolve(found(), progress=ProgressRecord(77, write_number))
+    transition = closed(before, NOW_US, publish_will=True, claim=123)
+    assert transition.progress == ProgressRecord(123, expected)
 
 
 def test_the_end_of_a_session_leaves_nothing_and_publishes_its_will() -> None:
