@@ -350,7 +350,7 @@ class OwnedSession:
         if taken is not None:
             self.session.inbound.update(taken.received)
             self.session.out.claimed(taken.claiming)
-            for other in [one for one in self._unconfirmed if one < number]:
+            for other in [one for one in self._unconfirmed if abs(one) < abs(number)]:
                 del self._unconfirmed[other]
 
     async def _still_owned(self) -> bool:
