@@ -108,12 +108,15 @@ class DrainRun:
         self._sink_room = trio.Semaphore(sink.max_in_flight)
         self._changed = trio.lowlevel.ParkingLot()
         self._failure: SinkError | StorageError | None = None
-        self._is_stopping = False
+        self._beginning = trio.CancelScope()
         self._is_written = False
 
     def stop(self) -> None:
-        """Start no new batch; `run` returns when those in flight are confirmed."""
-        self._is_stopping = True
+        """Begin no new batch, also none that is prepared; `run` returns when those in flight are confirmed.
+
+        A batch in flight is finished: a sink that keeps no position would otherwise get a part of it twice.
+        """
+        self._beginning.cancel()
 
     async def run(self) -> None:
         """Write batches until stopped, or until a batch has to be written alone, which the next run does.
@@ -123,14 +126,11 @@ class DrainRun:
             DriverFencedError, QueueLostError: The queue has another driver, or its cursor was moved.
             StorageError: The store does not answer.
         """
-        send, receive = trio.open_memory_channel[Prepared](_PREPARED_AHEAD)
         async with trio.open_nursery() as confirming:
             confirming.start_soon(self._guarded, self._confirm_all, confirming.cancel_scope)
             # An outage cancels only this nursery: what the sink accepted before is still confirmed.
             async with trio.open_nursery() as writing:
-                scope = writing.cancel_scope
-                writing.start_soon(self._guarded, lambda: self._prepare(send), scope)
-                writing.start_soon(self._guarded, lambda: self._write_all(receive, writing), scope)
+                await self._begin_batches(writing)
             self._is_written = True
             self._changed.unpark_all()
         if self._failure is not None:
@@ -145,10 +145,19 @@ class DrainRun:
                 self._failure = error
             scope.cancel()
 
+    async def _begin_batches(self, writing: trio.Nursery) -> None:
+        """Begin batches in a nursery until stopped, or until a failure cancels the nursery."""
+        send, receive = trio.open_memory_channel[Prepared](_PREPARED_AHEAD)
+        # A stop cancels only this scope: writes in flight are in the other nursery.
+        with self._beginning:
+            async with trio.open_nursery() as tasks:
+                tasks.start_soon(self._guarded, lambda: self._prepare(send), writing.cancel_scope)
+                tasks.start_soon(self._guarded, lambda: self._write_all(receive, writing), writing.cancel_scope)
+
     async def _prepare(self, send: trio.MemorySendChannel[Prepared]) -> None:
         preparer = Batcher(self._drain, self._spec, self._drain.offset)
         async with send:
-            while not self._is_stopping:
+            while True:
                 prepared = await preparer.next(self._poison_detector.at_most(self._slow_start.records))
                 if prepared is not None:
                     await send.send(prepared)
@@ -163,9 +172,7 @@ class DrainRun:
                 )
                 if is_alone or (self._flights and self._flights[-1].is_alone):
                     await self._until_settled()
-                wait_s = self._limit.take(len(prepared.records), trio.current_time())
-                if wait_s:
-                    await trio.sleep(wait_s)
+                await self._wait_for_rate(len(prepared.records))
                 await self._window.acquire()
                 flight = _InFlightBatch(is_alone or self._sink.max_in_flight == 1)
                 self._flights.append(flight)
@@ -173,6 +180,16 @@ class DrainRun:
                 await self._sink_room.acquire()
                 # A task runs up to its first checkpoint before the next one is started, so writes begin in order.
                 await nursery.start(self._write, prepared, flight, nursery.cancel_scope)
+
+    async def _wait_for_rate(self, record_count: int) -> None:
+        wait_s = self._limit.take(record_count, trio.current_time())
+        try:
+            if wait_s:
+                await trio.sleep(wait_s)
+        except trio.Cancelled:
+            # They are counted again when they are sent.
+            self._limit.give_back(record_count)
+            raise
 
     async def _next(self, receive: trio.MemoryReceiveChannel[Prepared]) -> Prepared | None:
         """The next batch, or None at the end. While there is none, check the sink at intervals."""

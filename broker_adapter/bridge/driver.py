@@ -25,6 +25,7 @@ from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease, ensure_queue, names
 from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease import Grant
+from broker_adapter.cache_queue.pausing import PAUSED
 from broker_adapter.cache_queue.queue import stored_settings
 from broker_adapter.cache_queue.stored import Definition
 from broker_adapter.errors import ShardNotFoundError, StorageError, is_retriable
@@ -36,7 +37,7 @@ from shards.seams.clock import Clock, SystemClock
 STANDING_BY: Final = "standing by"
 """Another process drives the bridge, or the store cannot be reached."""
 
-DRIVER_STATES: Final = (STANDING_BY, "starting", *BreakerState, "paused")
+DRIVER_STATES: Final = (STANDING_BY, "starting", *BreakerState, PAUSED)
 """The states of a candidate: standing by, or, as the driver, one of the others."""
 
 _PAUSE_S: Final = 0.5
@@ -173,6 +174,8 @@ class _Driving:
     async def _drain_until_asked(self) -> None:
         await self._reporter.report()
         while not self._grant.is_asked_for.is_set():
+            # Also before a sink that cannot be opened is tried again.
+            await self._wait_while_paused()
             try:
                 async with self._open_sink() as sink:
                     await self._drain_to(sink)
@@ -197,10 +200,7 @@ class _Driving:
     async def _drain_to(self, sink: Sink) -> None:
         """Drain into an open sink until the lease is asked for."""
         while not self._grant.is_asked_for.is_set():
-            if self._reporter.is_paused:
-                self._reporter.set_state("paused")
-                await self._reporter.wait_for_requests()
-                continue
+            await self._wait_while_paused()
             try:
                 await sink.check()
                 await self._drain.require_cursor()
@@ -210,6 +210,17 @@ class _Driving:
                 await self._run_once(sink)
             except SinkUnavailableError as error:
                 await self._wait_after_outage(error)
+
+    async def _wait_while_paused(self) -> None:
+        """Return when the queue is not paused. Only called while nothing is being sent to the sink."""
+        reporter = self._reporter
+        has_waited = False
+        while reporter.is_paused:
+            has_waited = True
+            reporter.set_state(PAUSED)
+            await reporter.wait_for_requests()
+        if has_waited and self._breaker.state is not BreakerState.CLOSED:
+            reporter.set_state(self._breaker.state, self._breaker.reason)
 
     async def _find_position(self, sink: Sink) -> None:
         """Continue after the last record that the sink has, if it keeps its position."""

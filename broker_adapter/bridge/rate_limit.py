@@ -33,6 +33,10 @@ class RateLimit:
         self._tokens -= count
         return max(0.0, -self._tokens / self._rate)
 
+    def give_back(self, count: int) -> None:
+        """Undo a `take` of so many records that were not sent after all."""
+        self._tokens += count
+
 
 class SlowStart:
     """Size of batches: small at first, doubled after each batch that is accepted.

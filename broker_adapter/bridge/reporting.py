@@ -14,9 +14,10 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import QueueDrain, names
 from broker_adapter.cache_queue.lease import Grant
+from broker_adapter.cache_queue.pausing import PAUSED
 from broker_adapter.cache_queue.progress import total
-from broker_adapter.cache_queue.queue import definition_of, keep_within_bounds, settings_of
-from broker_adapter.cache_queue.stored import Definition, Status
+from broker_adapter.cache_queue.queue import keep_within_bounds, read_definition, settings_of
+from broker_adapter.cache_queue.stored import Status
 from broker_adapter.state_forms import encode
 from shards.seams.clock import Clock
 
@@ -74,7 +75,8 @@ class Reporter:
         self._holder = grant.holder
         self._drain = drain
         self._clock = clock
-        self._definition: Definition | None = None
+        self._definition_version = 0
+        self._reporting = trio.Lock()
         self._heard = trio.lowlevel.ParkingLot()
         self._told = trio.Event()
         self._in = _Rate()
@@ -119,16 +121,28 @@ class Reporter:
     async def report(self) -> None:
         """Read the operator's requests, keep the queue within its bounds, and store the status.
 
+        A status is stored whenever the definition of the queue was stored anew, also if the status is the same. A
+        status "paused" means that nothing was being sent to the sink when it was stored, and that nothing will be
+        before this process has read the definition again. `pausing.pause_queue` depends on that.
+
         Raises:
             QueueNotFoundError: The queue was deleted.
             StorageError: The store does not answer.
         """
-        definition = await definition_of(self._adapter, self._queue)
-        if self._definition is not None and definition != self._definition:
-            self.is_paused, self.wake_count = definition.is_paused, definition.wake_count
-            self._heard.unpark_all()
+        # One report at a time: of two, the one that read an older definition might store its status last.
+        async with self._reporting:
+            await self._report()
+
+    async def _report(self) -> None:
+        definition, version = await read_definition(self._adapter, self._queue)
+        is_changed = version != self._definition_version
+        self._definition_version = version
         self.is_paused, self.wake_count = definition.is_paused, definition.wake_count
-        self._definition = definition
+        if is_changed:
+            if not self.is_paused and self.activity.state == PAUSED:
+                # In the same step: from here on the driver may send again.
+                self.set_state("starting")
+            self._heard.unpark_all()
         shard = names.shard_of(self._queue)
         info = await self._adapter.describe_shard(shard)
         left_count = total(self._drain.counts)
@@ -138,9 +152,9 @@ class Reporter:
         now_s = trio.current_time()
         self._in.note(left_count + depth.record_count, now_s)
         self._out.note(left_count, now_s)
-        await self._store_status(now_s)
+        await self._store_status(now_s, is_forced=is_changed)
 
-    async def _store_status(self, now_s: float) -> None:
+    async def _store_status(self, now_s: float, *, is_forced: bool) -> None:
         activity, drain = self.activity, self._drain
         status = Status(
             self._holder,
@@ -155,7 +169,8 @@ class Reporter:
             0,
         )
         # An unchanged status is stored at intervals, too: its time shows that the driver is alive.
-        if status == self._last_status and now_s - self._last_status_s < _STATUS_INTERVAL_S:
+        is_recent = status == self._last_status and now_s - self._last_status_s < _STATUS_INTERVAL_S
+        if is_recent and not is_forced:
             return
         self._last_status, self._last_status_s = status, now_s
         told = msgspec.structs.replace(status, updated_us=self._clock.now_us())

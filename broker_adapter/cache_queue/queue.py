@@ -103,7 +103,7 @@ async def ensure_queue(adapter: StorageAdapter, name: str, settings: QueueSettin
             return Definition(secrets.token_hex(_ID_BYTES), shard.shard_id, wanted)
         return msgspec.structs.replace(found, settings=wanted)
 
-    definition = await _change_definition(adapter, name, change)
+    definition, _ = await _change_definition(adapter, name, change)
     # Once more, because a writer with the earlier settings may have chosen the mode meanwhile.
     await _apply_settings(adapter, name, settings, await adapter.describe_shard(names.shard_of(name)))
     return definition
@@ -144,11 +144,21 @@ async def definition_of(adapter: StorageAdapter, name: str) -> Definition:
     Raises:
         QueueNotFoundError: There is no queue of that name.
     """
+    definition, _ = await read_definition(adapter, name)
+    return definition
+
+
+async def read_definition(adapter: StorageAdapter, name: str) -> tuple[Definition, int]:
+    """The definition of a queue, and its version: the lsn of the write that stored it.
+
+    Raises:
+        QueueNotFoundError: There is no queue of that name.
+    """
     key = names.definition_key(names.check_name(name))
     found = await adapter.get_state(key)
     if found is None:
         raise QueueNotFoundError(f"there is no cache queue {name!r}; `journal queue list` lists all queues")
-    return decode(Definition, key, found.value)
+    return decode(Definition, key, found.value), found.version
 
 
 async def stored_settings(adapter: StorageAdapter, name: str, otherwise: QueueSettings) -> QueueSettings:
@@ -179,6 +189,26 @@ async def change_queue(
         QueueNotFoundError: There is no queue of that name.
     """
     await definition_of(adapter, name)
+    definition, _ = await _change_definition(adapter, name, _request(name, is_paused, wake))
+    return definition
+
+
+async def store_pause(adapter: StorageAdapter, name: str) -> int:
+    """Store the request to pause a queue, also if it is paused already. Does not wait for its driver.
+
+    Returns:
+        The version of the stored definition, an lsn: the driver's answer has a higher one.
+
+    Raises:
+        QueueNotFoundError: There is no queue of that name.
+    """
+    await definition_of(adapter, name)
+    _, version = await _change_definition(adapter, name, _request(name, True, False), even_if_same=True)
+    return version
+
+
+def _request(name: str, is_paused: bool | None, wake: bool) -> Callable[[Definition | None], Definition]:
+    """The change of a definition for `change_queue`."""
 
     def change(found: Definition | None) -> Definition:
         if found is None:
@@ -189,7 +219,7 @@ async def change_queue(
             wake_count=found.wake_count + wake,
         )
 
-    return await _change_definition(adapter, name, change)
+    return change
 
 
 async def purge_queue(adapter: StorageAdapter, name: str) -> int:
@@ -380,20 +410,30 @@ def _next_mode(settings: QueueSettings, mode: Mode, depth: Depth) -> Mode:
 
 
 async def _change_definition(
-    adapter: StorageAdapter, name: str, change: Callable[[Definition | None], Definition]
-) -> Definition:
+    adapter: StorageAdapter,
+    name: str,
+    change: Callable[[Definition | None], Definition],
+    *,
+    even_if_same: bool = False,
+) -> tuple[Definition, int]:
+    """Change a definition; return it with its version.
+
+    Args:
+        even_if_same: Store it also if nothing changes, so that it gets a new version.
+    """
     key = names.definition_key(name)
     while True:
         found = await adapter.get_state(key)
         before = None if found is None else decode(Definition, key, found.value)
         after = change(before)
-        if after == before:
-            return after
+        version = 0 if found is None else found.version
+        if after == before and not even_if_same:
+            return after, version
         try:
-            await adapter.put_state(key, encode(after), expected_version=0 if found is None else found.version)
+            stored = await adapter.put_state(key, encode(after), expected_version=version)
         except VersionConflictError:
             continue
-        return after
+        return after, stored.version
 
 
 async def _decoded(adapter: StorageAdapter, key: bytes, kind: type[Any]) -> Any:
