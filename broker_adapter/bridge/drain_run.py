@@ -15,43 +15,17 @@ import attrs
 import trio
 
 from broker_adapter.bridge.batch_writer import BatchWriter
-from broker_adapter.bridge.batcher import NOTHING, Batcher, Letter, Prepared
+from broker_adapter.bridge.batcher import Batcher, Letter, Prepared
 from broker_adapter.bridge.poison_detector import PoisonDetector
 from broker_adapter.bridge.rate_limit import Pace
+from broker_adapter.bridge.settled import Settled, confirm_settled
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain
-from broker_adapter.cache_queue.progress import added
-from broker_adapter.cache_queue.stored import Counts
-from broker_adapter.errors import StorageError
+from broker_adapter.errors import StorageError, is_retriable
 from broker_adapter.sinks import BatchRefusedError, Sink, SinkError, SinkUnavailableError
 from shards.format.record import StoredRecord
 
 _PREPARED_AHEAD: Final = 2
-
-
-@attrs.frozen(slots=True)
-class _Settled:
-    """What is needed to confirm a batch. It has no records and rows, since many batches may wait for a slow store.
-
-    Attributes:
-        next_offset: Offset after it.
-        size_bytes: Approximate size of its records.
-        outcome: Counts of its offsets.
-        letters: Its dead letters, in order.
-    """
-
-    next_offset: int
-    size_bytes: int
-    outcome: Counts
-    letters: Sequence[Letter]
-
-    @classmethod
-    def of(cls, prepared: Prepared, refused: Sequence[Letter]) -> _Settled:
-        """Of a batch, and the records of it that the sink refuses."""
-        letters = sorted((*prepared.letters, *refused), key=lambda letter: letter.record.offset)
-        taken = Counts(confirmed=len(prepared.records) - len(refused), dead_lettered=len(letters))
-        batch = prepared.batch
-        return cls(batch.next_offset, batch.size_bytes, added(prepared.skipped, taken), letters)
 
 
 @attrs.define(slots=True, eq=False)
@@ -64,7 +38,7 @@ class _InFlightBatch:
     """
 
     is_alone: bool
-    settled: _Settled | None = None
+    settled: Settled | None = None
 
 
 class DrainRun:
@@ -111,6 +85,11 @@ class DrainRun:
         self._beginning = trio.CancelScope()
         self._is_written = False
 
+    @property
+    def unconfirmed(self) -> list[Settled]:
+        """The first batches that are not confirmed and whose outcome at the sink is known, in order."""
+        return [each for flight in takewhile(_is_settled, self._flights) if (each := flight.settled)]
+
     def stop(self) -> None:
         """Begin no new batch, also none that is prepared; `run` returns when those in flight are confirmed.
 
@@ -127,7 +106,7 @@ class DrainRun:
             StorageError: The store does not answer.
         """
         async with trio.open_nursery() as confirming:
-            confirming.start_soon(self._guarded, self._confirm_all, confirming.cancel_scope)
+            confirming.start_soon(self._confirm_until_lost, confirming.cancel_scope)
             # An outage cancels only this nursery: what the sink accepted before is still confirmed.
             async with trio.open_nursery() as writing:
                 await self._begin_batches(writing)
@@ -228,7 +207,7 @@ class DrainRun:
                 self._poison_detector.succeeded(prepared.batch.next_offset)
                 self._slow_start.succeeded()
                 self._on_accepted()
-            flight.settled = _Settled.of(prepared, refused)
+            flight.settled = Settled.of(prepared, refused)
             self._changed.unpark_all()
 
         await self._guarded(settle, scope)
@@ -250,31 +229,34 @@ class DrainRun:
             reason = f"the sink failed each time that this record alone was sent: {error}"
             await self._drain.set_aside([(records[0], reason)])
 
+    async def _confirm_until_lost(self, scope: trio.CancelScope) -> None:
+        try:
+            await self._confirm_all()
+        except StorageError as error:
+            self._failure = self._failure or error
+            if is_retriable(error):
+                # The store is lost, not the queue. The sink's answer to what it is being sent is still worth waiting
+                # for: if those records were in the store's memory, it decides whether they are delivered or lost.
+                self.stop()
+            else:
+                scope.cancel()
+
     async def _confirm_all(self) -> None:
         while True:
             # Several may have been settled while one was confirmed: one commit of the cursor is enough for all.
-            settled = [each for flight in takewhile(_is_settled, self._flights) if (each := flight.settled)]
+            settled = self.unconfirmed
             if not settled:
                 if self._is_written:
                     return
                 await self._changed.park()
                 continue
-            await self._confirm(settled)
+            await confirm_settled(self._drain, settled)
             for _ in settled:
                 self._flights.popleft()
                 self._window.release()
             self._changed.unpark_all()
             if not self._flights:
                 await self._drain.trim()
-
-    async def _confirm(self, settled: Sequence[_Settled]) -> None:
-        """Confirm consecutive batches with one commit of the cursor."""
-        outcome, size_bytes = NOTHING, 0
-        for each in settled:
-            await self._drain.set_aside([(letter.record, letter.reason) for letter in each.letters])
-            outcome = added(outcome, each.outcome)
-            size_bytes += each.size_bytes
-        await self._drain.confirm(settled[-1].next_offset, outcome, size_bytes)
 
     async def _until_settled(self) -> None:
         while not all(map(_is_settled, self._flights)):

@@ -21,6 +21,7 @@ from broker_adapter.bridge.drain_run import DrainRun
 from broker_adapter.bridge.poison_detector import PoisonDetector
 from broker_adapter.bridge.rate_limit import Pace, RateLimit, SlowStart
 from broker_adapter.bridge.reporting import Reporter
+from broker_adapter.bridge.settled import Settled, Unconfirmed, confirm_of_before
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease, ensure_queue, names
 from broker_adapter.cache_queue.errors import QueueLostError
@@ -71,6 +72,7 @@ class BridgeDriver:
         self._clock = clock or SystemClock()
         self._reporter: Reporter | None = None
         self._has_told_settings = False
+        self._unconfirmed: Unconfirmed | None = None
 
     @property
     def state(self) -> str:
@@ -108,12 +110,18 @@ class BridgeDriver:
         drain = QueueDrain(self._adapter, grant)
         await drain.begin()
         queue_id = id_for_sinks(definition, self._adapter.restores)
+        if self._unconfirmed is not None:
+            await confirm_of_before(drain, self._unconfirmed, queue_id)
+            self._unconfirmed = None
         context = SinkContext(self._spec.name, queue_id, self._spec.projection.columns, grant.epoch)
         reporter = self._reporter = Reporter(self._adapter, grant, drain, self._clock)
+        driving = _Driving(self._adapter, self._spec, context, drain, reporter, grant, self._clock)
         try:
-            await _Driving(self._adapter, self._spec, context, drain, reporter, grant, self._clock).run()
+            await driving.run()
         finally:
             self._reporter = None
+            if driving.unconfirmed:
+                self._unconfirmed = Unconfirmed(queue_id, driving.unconfirmed)
 
 
 def id_for_sinks(definition: Definition, restores: Sequence[HistoryGap]) -> str:
@@ -128,7 +136,11 @@ def id_for_sinks(definition: Definition, restores: Sequence[HistoryGap]) -> str:
 
 
 class _Driving:
-    """Drives a bridge while the lease is held."""
+    """Drives a bridge while the lease is held.
+
+    Attributes:
+        unconfirmed: Batches that the sink had when the last run ended, and that may not be confirmed in the queue.
+    """
 
     def __init__(
         self,
@@ -152,6 +164,9 @@ class _Driving:
         self._pace = Pace(RateLimit(spec.max_rate, trio.current_time()), SlowStart(spec.batch_records))
         self._alone_to_offset = 0
         self._failure: Exception | None = None
+        self._attempt: DrainRun | None = None
+        self._attempt_is_over = trio.Event()
+        self.unconfirmed: Sequence[Settled] = ()
 
     async def run(self) -> None:
         """Drive until the lease is lost or asked for; for what it raises see `BridgeDriver.run`."""
@@ -165,11 +180,22 @@ class _Driving:
                     self._failure = self._failure or error
                     nursery.cancel_scope.cancel()
 
-            nursery.start_soon(guarded, self._reporter.run)
+            nursery.start_soon(guarded, self._report_until_lost)
             await guarded(self._drain_until_asked)
             nursery.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
+
+    async def _report_until_lost(self) -> None:
+        try:
+            await self._reporter.run()
+        except StorageError as error:
+            if is_retriable(error) and self._attempt is not None:
+                # The sink's answer to what it is being sent is worth waiting for, as in `DrainRun`. The wait ends with
+                # the lease at the latest.
+                self._attempt.stop()
+                await self._attempt_is_over.wait()
+            raise
 
     async def _drain_until_asked(self) -> None:
         await self._reporter.report()
@@ -236,7 +262,7 @@ class _Driving:
                 f"but the queue ends at {info.next_offset}: the store was restored to an older state; create the queue "
                 "again (`journal queue delete`), or reset the sink's position"
             )
-        await self._drain.confirm(position, await self._drain.counts_up_to(position), 0)
+        await self._drain.confirm(position, await self._drain.counts_at_sink(position), 0)
 
     async def _run_once(self, sink: Sink) -> None:
         attempt = DrainRun(
@@ -248,6 +274,7 @@ class _Driving:
             on_accepted=self._batch_accepted,
             alone_to_offset=self._alone_to_offset,
         )
+        self._attempt, self._attempt_is_over = attempt, trio.Event()
 
         async def stop_when_paused() -> None:
             while not self._reporter.is_paused:
@@ -265,6 +292,9 @@ class _Driving:
                 await attempt.run()
             finally:
                 self._alone_to_offset = attempt.alone_to_offset
+                self.unconfirmed = attempt.unconfirmed
+                self._attempt = None
+                self._attempt_is_over.set()
 
     def _batch_accepted(self) -> None:
         self._breaker.succeeded()

@@ -18,6 +18,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.dead_letters import as_letter
 from broker_adapter.cache_queue.errors import QueueLostError
+from broker_adapter.cache_queue.gauge import gaps_of
 from broker_adapter.cache_queue.lease import Grant
 from broker_adapter.cache_queue.progress import added, known_ends, left_behind, read_progress, unused_in, unused_of
 from broker_adapter.cache_queue.ranges import Range, contains, covered_count, from_offset, intersection, with_offsets
@@ -224,6 +225,32 @@ class QueueDrain:
             outcome = added(outcome, added(found.skipped, Counts(confirmed=len(found.records))))
             offset = found.next_offset
         return outcome
+
+    async def counts_at_sink(self, position: int) -> Counts:
+        """The counts to confirm if a sink that stores its position with the rows says that it has all below it.
+
+        A position within a gap is from before the gap: the store lost these records after the sink had stored them, so
+        they are confirmed and not lost. In a gap of several crashes that holds for the records after the last range
+        without records: a driver confirms what the sink has before it sends records of a later life of the store.
+
+        Raises:
+            ShardNotFoundError: The queue's shard is gone.
+        """
+        counts = await self.counts_up_to(position)
+        if not counts.lost:
+            return counts
+        progress = self._progress
+        info = await self._adapter.describe_shard(self._shard)
+        gaps = gaps_of(info, progress.offset)
+        first_offset = next((first for first, after in gaps if first < position < after), None)
+        if first_offset is None:
+            return counts
+        ends = await known_ends(self._adapter, self._queue, progress.shard_id)
+        unused = unused_of(info, progress.offset, ends)
+        first_offset = max(first_offset, *(min(after, position) for first, after in unused if first < position), 0)
+        sent_count = position - first_offset - covered_count(progress.set_aside, first_offset, position)
+        sent_count = min(sent_count, counts.lost)
+        return msgspec.structs.replace(counts, confirmed=counts.confirmed + sent_count, lost=counts.lost - sent_count)
 
     async def counts_without_reading(self, next_offset: int) -> Counts:
         """The same, computed from the segments: expired records that are still stored count as confirmed.
