@@ -13,7 +13,8 @@ async def background_tasks() -> AsyncIterator[trio.Nursery]:
     """Open a nursery whose tasks are cancelled at the end of the block.
 
     A nursery raises groups of exceptions, even for a single one. Here the block's own error, or that of the one task
-    that failed, is raised as it is, so that ``except ShardNotFoundError`` around the block works.
+    that failed, is raised as it is, so that ``except ShardNotFoundError`` around the block works. That is also so if
+    a scope around the block was cancelled meanwhile: the next checkpoint within that scope is cancelled.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -22,9 +23,10 @@ async def background_tasks() -> AsyncIterator[trio.Nursery]:
             finally:
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        if len(group.exceptions) > 1:
+        errors = [error for error in group.exceptions if not isinstance(error, trio.Cancelled)]
+        if len(errors) != 1:
             raise
-        raise group.exceptions[0] from None
+        raise errors[0] from None
 
 
 def single_error(error: BaseException) -> BaseException:
