@@ -229,7 +229,7 @@ class EngineParts:
             open_segment=self._open_segment,
             words=self._words,
             fold_words=lambda words: self.views.fold((), words),
-            publishing=self.discovery.publishing,
+            publishing=self._publishing,
             tail_grew=self._tail_grew,
             use=self.producer_use,
             durable=self._lasts,
@@ -362,6 +362,7 @@ class EngineParts:
             self.subscriptions.shard_created(shard)
         for shard in changes.converted:
             self.checkpointer.dirty[shard.shard_id] = shard
+            self.checkpointer.retention.note(shard)
 
     async def _put_parts(self) -> None:
         """Put the parts of shared files that decisions name into their shards, in short steps.
@@ -417,17 +418,26 @@ class EngineParts:
             ),
         )
 
+    def _publishing(self, shard: Shard) -> None:
+        """A shard is about to publish batches that no group waits for."""
+        if shard.tells_appends:
+            self.checkpointer.retention.note(shard)
+        self.discovery.publishing(shard)
+
     def _publish(self, group: Group) -> None:
         if group.decisions or group.words:
             self.views.fold(group.decisions, group.words)
             self.appender.lsns_reserved = self.views.lsns_reserved
             self._apply_changes()
         dirty = self.checkpointer.dirty
+        retention = self.checkpointer.retention
         discovery = self.discovery
         for shard, published in group.published:
             shard.pending_groups -= 1
             if not shard.gone:
                 dirty[shard.shard_id] = shard
+                if shard.tells_appends:
+                    retention.note(shard)
                 if shard.era is not discovery.recent.newest:
                     discovery.publishing(shard)
                 shard.publish(published)
@@ -437,6 +447,7 @@ class EngineParts:
                 shard_changed = self.table.by_id(shard_id) if shard_id else None
                 if shard_changed is not None:
                     dirty[shard_id] = shard_changed
+                    retention.note(shard_changed)
         for sink, acks in group.acks.items():
             sink.acknowledge(acks)
         for result, appended in group.results:

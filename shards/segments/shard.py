@@ -16,6 +16,7 @@ from shards.idempotence.producer_state import ProducerState
 from shards.idempotence.resends import Place
 from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 from shards.segments.chunks import ChunkPool
+from shards.segments.due_times import DueTime
 from shards.segments.log_segment import LogHeader, LogSegment
 from shards.segments.losses import Loss, with_loss
 from shards.segments.parquet_segment import ParquetSegment
@@ -62,6 +63,9 @@ class Shard:
         losses: Offsets that were lost with the memory, oldest first, see `shards.segments.losses`.
         listeners: Called with the shard after each publish.
         era: Epoch of its last publish, see `shards.topics.publish_epochs`.
+        due: When the background work looks at it, see `shards.segments.due_times`; None if no time is set.
+        tells_appends: The background work has to look at it after its next publish.
+        in_closing_order: It is among the shards that may be closed when too many are open.
     """
 
     __slots__ = (
@@ -74,10 +78,12 @@ class Shard:
         "deleted",
         "deleted_lsn",
         "dirty",
+        "due",
         "era",
         "gone",
         "group_number",
         "has_forgotten_producers",
+        "in_closing_order",
         "in_memory_mode",
         "indexed",
         "last_lsn",
@@ -99,6 +105,7 @@ class Shard:
         "segments",
         "shard_id",
         "start_offset",
+        "tells_appends",
         "trim_decided",
     )
 
@@ -132,6 +139,9 @@ class Shard:
         self.pending_groups = 0
         self.listeners: dict[Callable[[Shard], None], None] | None = None
         self.era: PublishEpoch[Shard] | None = None
+        self.due: DueTime | None = None
+        self.tells_appends = False
+        self.in_closing_order = False
         self.damage = ""
         self.deleted = False
         self.deleted_lsn = 0

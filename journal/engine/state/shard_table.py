@@ -41,6 +41,7 @@ class ShardTable:
         more_follows: See `finish_recovery`.
         is_read: Clients read shards although entries are being replayed, see `begin_reading`. Stays true afterwards.
         publishing: Called before something new of a shard is published here; None if no subscription can wait for it.
+        opening: Called with each shard that was opened just now, or again; None during the recovery.
         most_open: Number of unused shards that stay open.
     """
 
@@ -75,6 +76,7 @@ class ShardTable:
         self.more_follows = False
         self.is_read = False
         self.publishing: Callable[[Shard], None] | None = None
+        self.opening: Callable[[Shard], None] | None = None
         self.most_open = _MOST_OPEN
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
@@ -105,8 +107,22 @@ class ShardTable:
         """The shard with this id if it is open, else None."""
         shard = self._open.get(shard_id)
         if shard is None and (shard := self._closed.pop(shard_id, None)) is not None:
-            self._open[shard_id] = shard
+            self._keep(shard)
         return shard
+
+    def still_open(self, shard_id: int) -> Shard | None:
+        """The shard with this id if it is open; one that was closed is not opened again, whoever refers to it."""
+        return self._open.get(shard_id)
+
+    @property
+    def open_count(self) -> int:
+        """Number of open shards."""
+        return len(self._open)
+
+    def _keep(self, shard: Shard) -> None:
+        self._open[shard.shard_id] = shard
+        if self.opening is not None:
+            self.opening(shard)
 
     def by_id(self, shard_id: int) -> Shard | None:
         """The shard with this id, which is opened if it is closed; None if it does not exist."""
@@ -186,14 +202,14 @@ class ShardTable:
         """Called after the record of a changed shard was saved. A closed shard that was changed is opened again."""
         if shard.shard_id not in self._open and not shard.gone:
             self._closed.pop(shard.shard_id, None)
-            self._open[shard.shard_id] = shard
+            self._keep(shard)
 
     def _load(self, shard_id: int, record: CatalogueRecord) -> Shard:
         shard, recorded = self._read(shard_id, record)
         if recorded:
             self._recorded[shard_id] = recorded
         self.set_segment_limit(shard)
-        self._open[shard_id] = shard
+        self._keep(shard)
         if self.is_read:
             # What clients were shown before, as a follower.
             _show(shard)
@@ -212,7 +228,7 @@ class ShardTable:
         """Add a new shard to the open ones."""
         shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
         self.set_segment_limit(shard)
-        self._open[shard_id] = shard
+        self._keep(shard)
         shard.dirty = True
         return shard
 
