@@ -18,6 +18,7 @@ from journal.engine import Engine, Environment, open_engine
 from journal.engine.segments import retention as retention_module
 from journal.engine.segments.retention import SegmentRetention
 from journal.engine.wal.disk import at_once
+from journal.engine.wal.pending_ack import PendingAck
 from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
 from shards.format.batch import encode_values
 from shards.model import Mode, Retention, SegmentKind, ShardConfig
@@ -250,13 +251,14 @@ async def test_what_was_not_durable_at_one_look_is_dropped_at_a_later_one() -> N
         shard = engine.shard("s")
         retention = engine.parts.checkpointer.retention
         retention._expiry_us = lambda: engine.now_us() + 60 * SECOND_US
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(append, engine, "s", b"2")
-            while shard.next_offset == 1:
-                await trio.lowlevel.checkpoint()
-            assert shard.published_offset == 1
-            retention._visit(shard, retention._expiry_us(), retention._monotonic_us())
-            assert shard.trim_decided == 1
+        # No other task runs before the visit, so the record cannot become durable before.
+        acknowledgement = PendingAck()
+        engine.append_nowait(shard, encode_values([b"2"], timestamp_us=engine.now_us()), acknowledgement)
+        assert (shard.next_offset, shard.published_offset) == (2, 1)
+        retention._visit(shard, retention._expiry_us(), retention._monotonic_us())
+        assert shard.trim_decided == 1
+        await acknowledgement.wait()
+        assert shard.published_offset == 2
         await look(engine)
         assert shard.start_offset == 2
 
