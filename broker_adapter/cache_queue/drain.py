@@ -185,8 +185,9 @@ class QueueDrain:
             for each in found.records
             if isinstance(each, StoredRecord) and each.offset < next_offset and not contains(set_aside, each.offset)
         ]
+        # Whole, though the read may end within one: the knowledge of writers is about whole gaps.
         gaps = [
-            (each.first_offset, min(each.next_offset, next_offset))
+            (each.first_offset, each.next_offset)
             for each in found.records
             if isinstance(each, Gap) and each.first_offset < next_offset
         ]

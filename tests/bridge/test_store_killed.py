@@ -144,6 +144,38 @@ async def test_what_a_sink_with_a_position_has_is_not_lost_when_the_driver_dies_
         assert counts == Counts(confirmed=taken_count, lost=25 - taken_count)
 
 
+@pytest.mark.slow("kills servers")
+async def test_what_a_sink_has_is_counted_though_a_writer_of_an_earlier_life_of_the_store_is_gone(
+    tmp_path: Path,
+) -> None:
+    """The read that counts ended at the sink's position, within the gap, so it did not know of the present writer."""
+    slow = SlowToReply(Shelf(keeps_position=True))
+    async with killable(tmp_path) as store:
+        async with writing(store, HYBRID, "gone") as writer, driving(store.adapter, slow):
+            slow.replies.set()
+            await put(writer, 10)
+            await until_empty(store.adapter)
+            await writer.look()
+        await store.kill()
+        await store.start()
+        async with writing(store, HYBRID, "present") as writer:
+            async with driving(store.adapter, slow):
+                await put(writer, 10)
+                await until_empty(store.adapter)
+                slow.replies = trio.Event()
+                await put(writer, 20)
+                await writer.look()
+                await slow.shelf.wait_for(30)
+                await store.kill()
+            await store.start()
+        slow.replies.set()
+        async with driving(store.adapter, slow, "another"):
+            counts = (await until_empty(store.adapter)).progress.counts
+        taken_count = len(slow.shelf.offsets)
+        assert taken_count == 30
+        assert counts == Counts(confirmed=taken_count, lost=40 - taken_count)
+
+
 async def test_a_write_is_finished_when_the_store_does_not_answer_to_a_report(
     adapter: StorageAdapter, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
