@@ -21,8 +21,9 @@ from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
 from broker_adapter.mqtt.delivery.outgoing_message import total_bytes
 from broker_adapter.mqtt.delivery.record_group import Arrivals, Run, runs_of
-from broker_adapter.mqtt.delivery.shared_tails import SharedTails, covering
+from broker_adapter.mqtt.delivery.shared_tails import SharedTails
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
+from broker_adapter.mqtt.delivery.tail_targets import covering
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.subscription import Delivery, Progress

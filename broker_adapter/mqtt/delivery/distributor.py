@@ -8,6 +8,7 @@ every inbox is bounded, a slow session delays no other, and stored messages are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain, islice
 from typing import Final
 
 import attrs
@@ -261,10 +262,9 @@ class Distributor:
             return
         restored: list[Subscriber] = []
         try:
-            for topic_filter, options in subscriptions.items():
-                subscriber = Subscriber(inbox, topic_filter, options)
-                await self._need_targets(subscriber)
-                restored.append(subscriber)
+            wanted = [Subscriber(inbox, topic_filter, options) for topic_filter, options in subscriptions.items()]
+            await self._need_targets(*wanted)
+            restored = wanted
             offline_until = await self.current_position()
         except BaseException:
             for subscriber in restored:
@@ -302,17 +302,20 @@ class Distributor:
         subscribed.changed()
         return subscriber.options.since
 
-    async def _need_targets(self, subscriber: Subscriber) -> None:
-        """Have the tails read what a subscription needs."""
+    async def _need_targets(self, *subscribers: Subscriber) -> None:
+        """Have the tails read what new subscriptions need."""
         parts = self._running
-        if is_system(subscriber.topic_filter):
-            return
+        stored = [each for each in subscribers if not is_system(each.topic_filter)]
+        targets = [list(self._mapping.shards_for(each.topic_filter)) for each in stored]
         try:
-            subscriber.live_need = await parts.live.need(LIVE_TARGET)
-            for target in self._mapping.shards_for(subscriber.topic_filter):
-                subscriber.needs.append(await parts.tails.need(target))
+            for subscriber, live_need in zip(stored, await parts.live.need([LIVE_TARGET] * len(stored)), strict=True):
+                subscriber.live_need = live_need
+            needs = iter(await parts.tails.need(chain.from_iterable(targets)))
+            for subscriber, own in zip(stored, targets, strict=True):
+                subscriber.needs.extend(islice(needs, len(own)))
         except BaseException:
-            self._release(subscriber)
+            for subscriber in stored:
+                self._release(subscriber)
             raise
 
     def _add(self, subscriber: Subscriber) -> None:
@@ -410,7 +413,7 @@ class Distributor:
         key = inbox, topic_filter
         parts = self._replays[key] = subscriber, feeds
         try:
-            subscriber.live_need = await self._running.live.need(LIVE_TARGET)
+            [subscriber.live_need] = await self._running.live.need([LIVE_TARGET])
             targets = self._mapping.shards_for(topic_filter)
             for at, target in enumerate(targets):
                 if self._replays.get(key) is not parts:

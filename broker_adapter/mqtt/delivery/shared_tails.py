@@ -13,15 +13,15 @@ Invariants, which consumers of tails with a `DedupWatermark` rely on:
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.errors import LimitExceededError, StorageError
 from broker_adapter.mqtt.delivery.tail import Audience, Tail
+from broker_adapter.mqtt.delivery.tail_targets import ByFirstLevel, covering
 from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
 from broker_adapter.subscription import Delivery
 from shards.topics.topic_filters import covers, overlap
@@ -95,7 +95,10 @@ class SharedTails:
         self._linger_s = linger_s
         self._resumes = resumes
         self._tails: dict[str, Tail] = {}
+        self._tails_by_level = ByFirstLevel[Tail]()
         self._needs: dict[str, Need] = {}
+        self._needs_by_level = ByFirstLevel[Need]()
+        self._waiting: dict[str, Need] = {}
         self._opening = trio.Lock()
         self._unneeded = trio.Event()
 
@@ -107,24 +110,36 @@ class SharedTails:
 
     # What the sessions need
 
-    async def need(self, target: str) -> Need:
-        """Cover a target with a tail; call `release` with the result when it is not needed any more.
+    async def need(self, targets: Iterable[str]) -> Sequence[Need]:
+        """Cover targets with tails; call `release` with each result when it is not needed any more.
 
         Raises:
-            StorageError: The store refuses the tail.
+            StorageError: The store refuses a tail; none of them is needed then.
         """
-        need = self._needs.get(target)
-        if need is None:
-            need = self._needs[target] = Need(target)
-        need.count += 1
-        try:
+        needs = [self._needs.get(target) or self._added(target) for target in targets]
+        for need in needs:
+            need.count += 1
             if not self._find_tail(need):
+                self._waiting[need.target] = need
+        try:
+            if any(need.tail is None for need in needs):
                 async with self._opening:
-                    if not self._find_tail(need):
-                        await self._open_for(need)
+                    for need in needs:
+                        if not self._find_tail(need):
+                            await self._open_for(need)
         except BaseException:
-            self.release(need)
+            for need in needs:
+                self.release(need)
             raise
+        finally:
+            for need in needs:
+                if need.tail is not None or not need.count:
+                    self._waiting.pop(need.target, None)
+        return needs
+
+    def _added(self, target: str) -> Need:
+        need = self._needs[target] = Need(target)
+        self._needs_by_level.add(target, need)
         return need
 
     def release(self, need: Need) -> None:
@@ -136,22 +151,38 @@ class SharedTails:
     def _find_tail(self, need: Need) -> bool:
         """Whether an existing tail covers the target; it is used then."""
         if need.tail is None:
-            for tail in self._tails.values():
+            for tail in self._tails_by_level.which_may_cover(need.target):
                 if covers(tail.target, need.target):
                     need.move(tail)
                     break
         return need.tail is not None
 
     async def _open_for(self, need: Need) -> None:
-        target = need.target
-        if len(self._tails) >= self._max_count:
-            wanted = covering(self._needs, self._max_count)
-            target = next((one for one in wanted if covers(one, target)), target)
-            if target.startswith("$") and len(self._tails) >= 2 * self._max_count:
-                raise LimitExceededError(
-                    f"{target!r} would need a live feed of its own in addition to {len(self._tails)} others, twice "
-                    f"max_tails: subscribe to fewer first levels that begin with '$'"
-                )
+        """Open a tail for a need or, with too many targets, wider ones for all needs that wait for a tail."""
+        if len(self._tails) + len(self._waiting) <= self._max_count:
+            await self._open(need.target)
+            return
+        # Targets that come during the waits are not covered by what is wanted now: they are for the next call.
+        others = list(self._waiting.values())
+        wanted = ByFirstLevel[str]()
+        for target in covering(self._needs, self._max_count):
+            wanted.add(target, target)
+        await self._open_one_of(wanted, need)
+        for other in others:
+            # Its own call raises the error, if it still waits then.
+            with suppress(LimitExceededError):
+                await self._open_one_of(wanted, other)
+
+    async def _open_one_of(self, wanted: ByFirstLevel[str], need: Need) -> None:
+        """Open a tail for that one of the wanted targets that covers a need, unless the need has a tail."""
+        if need.tail is not None or not need.count:
+            return
+        target = next((one for one in wanted.which_may_cover(need.target) if covers(one, need.target)), need.target)
+        if target.startswith("$") and len(self._tails) >= 2 * self._max_count:
+            raise LimitExceededError(
+                f"{target!r} would need a live feed of its own in addition to {len(self._tails)} others, twice "
+                f"max_tails: subscribe to fewer first levels that begin with '$'"
+            )
         await self._open(target)
 
     # The tails
@@ -167,10 +198,11 @@ class SharedTails:
             tail.end()
             raise
         self._tails[target] = tail
-        for need in self._needs.values():
+        self._tails_by_level.add(target, tail)
+        for need in self._needs_by_level.which_it_may_cover(target):
             if covers(target, need.target) and (need.tail is None or covers(target, need.tail.target)):
                 need.move(tail)
-        for other in list(self._tails.values()):
+        for other in list(self._tails_by_level.which_it_may_cover(target)):
             if other is not tail and covers(target, other.target):
                 self._close(other)
         self.progress_count += 1
@@ -178,7 +210,8 @@ class SharedTails:
     def _close(self, tail: Tail) -> None:
         tail.end()
         del self._tails[tail.target]
-        for need in self._needs.values():
+        self._tails_by_level.remove(tail.target)
+        for need in self._needs_by_level.which_it_may_cover(tail.target):
             if need.tail is tail:
                 # It is not needed now; `need` finds another tail when it is.
                 need.tail = None
@@ -198,7 +231,9 @@ class SharedTails:
                 await trio.sleep(max(1.0, self._linger_s))
 
     async def _tidy(self) -> None:
-        self._needs = {target: need for target, need in self._needs.items() if need.count}
+        for need in [need for need in self._needs.values() if not need.count]:
+            del self._needs[need.target]
+            self._needs_by_level.remove(need.target)
         # Half of the limit: closer to it, tails would alternate between wide and narrow.
         wanted = covering(self._needs, max(1, self._max_count // 2))
         for tail in list(self._tails.values()):
@@ -219,13 +254,14 @@ class SharedTails:
             if target not in self._tails:
                 await self._open(target)
             narrow = self._tails[target]
-            for need in self._needs.values():
+            for need in self._needs_by_level.which_it_may_cover(target):
                 if need.tail is wide and covers(target, need.target):
                     need.move(narrow)
             await trio.lowlevel.checkpoint()
 
     def _needed_of(self, tail: Tail) -> list[str]:
-        return [need.target for need in self._needs.values() if need.tail is tail and need.count]
+        needs = self._needs_by_level.which_it_may_cover(tail.target)
+        return [need.target for need in needs if need.tail is tail and need.count]
 
     # Called by the tails
 
@@ -252,54 +288,3 @@ class SharedTails:
     def note(self, position: Position) -> None:
         """The store has returned this position."""
         self.position = max(self.position, position)
-
-
-EVERYTHING: Final = "#"
-
-_COMPARED: Final = 4
-
-
-def first_level_of(target: str) -> str:
-    """A filter that covers a target and everything else below its first level."""
-    first = target.split("/", 1)[0]
-    return EVERYTHING if first in ("+", "#") else f"{first}/#"
-
-
-def without_covered(targets: Iterable[str]) -> list[str]:
-    """The targets that no other one covers, in a fixed order."""
-    kept: list[str] = []
-    for target in sorted(set(targets), key=lambda one: (one.count("/"), one)):
-        if not any(covers(wider, target) for wider in kept):
-            kept = [one for one in kept if not covers(target, one)]
-            kept.append(target)
-    return kept
-
-
-def covering(targets: Iterable[str], max_count: int) -> list[str]:
-    """Filters that cover all targets, in a fixed order: the targets themselves, or fewer and wider ones.
-
-    First levels with many targets are widened first. Targets that begin with ``$`` are matched by no filter that begins
-    with a wildcard: each keeps a filter of its own, so there may be more than ``max_count`` of these.
-    """
-    wanted = set(targets)
-    if EVERYTHING in wanted:
-        wanted = {one for one in wanted if one == EVERYTHING or one.startswith("$")}
-    # With very many targets the comparison of all pairs is skipped: they are widened together.
-    if len(wanted) <= _COMPARED * max_count:
-        wanted = set(without_covered(wanted))
-    if len(wanted) > max_count:
-        wanted = _widened(wanted, len(wanted) - max_count)
-    if len(wanted) > max_count:
-        wanted = {first_level_of(one) if one.startswith("$") else EVERYTHING for one in wanted}
-    return without_covered(wanted)
-
-
-def _widened(targets: set[str], excess: int) -> set[str]:
-    counts = Counter(map(first_level_of, targets))
-    widened: set[str] = set()
-    for wide, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if excess <= 0 or count < 2:
-            break
-        widened.add(wide)
-        excess -= count - 1
-    return {wide if (wide := first_level_of(target)) in widened else target for target in targets}

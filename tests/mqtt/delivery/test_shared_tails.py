@@ -203,3 +203,29 @@ async def test_subscribers_that_come_at_once_share_what_is_begun_for_them() -> N
         await broker.publish("a/1", b"x")
         for session in sessions:
             assert await session.take(1) == [b"x"]
+
+
+async def test_sessions_that_come_at_once_with_many_targets_have_few_tails() -> None:
+    """Each opened tails one by one up to the limit, and looked at all targets for each: minutes with 100 sessions."""
+    async with watched() as (broker, store):
+        sessions = [broker.session(f"s{number}") for number in range(3)]
+        async with trio.open_nursery() as nursery:
+            for number, session in enumerate(sessions):
+                for line in range(50):
+                    nursery.start_soon(session.subscribe, f"{number}/{line}")
+        assert len(targets(store)) <= 4
+        assert sum(target != LIVE_TARGET for target, *_ in store.followed) < 20
+        for number, session in enumerate(sessions):
+            await publish_and_take(broker, session, f"{number}/7", first=0)
+
+
+async def test_sessions_that_are_restored_at_once_have_few_tails() -> None:
+    async with watched() as (broker, store):
+        sessions = [broker.session(f"s{number}") for number in range(3)]
+        async with trio.open_nursery() as nursery:
+            for number, session in enumerate(sessions):
+                nursery.start_soon(session.restore, {f"{number}/{line}": 0 for line in range(50)})
+        assert len(targets(store)) <= 4
+        assert sum(target != LIVE_TARGET for target, *_ in store.followed) < 20
+        for number, session in enumerate(sessions):
+            await publish_and_take(broker, session, f"{number}/7", first=0)

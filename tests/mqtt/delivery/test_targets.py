@@ -7,7 +7,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.delivery.shared_tails import covering, without_covered
+from broker_adapter.mqtt.delivery.tail_targets import ByFirstLevel, covering, without_covered
 from shards.topics.topic_filters import covers
 
 LEVELS = st.sampled_from(["a", "b", "c", "+", "$x", ""])
@@ -25,6 +25,21 @@ def test_every_target_is_covered_by_few_that_do_not_cover_each_other(targets: li
     dollars = len({one.split("/")[0] for one in targets if one.startswith("$")})
     assert len(found) <= max(max_count, 1 + dollars)
     assert found == covering(list(reversed(targets)), max_count)
+
+
+@settings(deadline=None)
+@given(st.lists(FILTERS, max_size=12), FILTERS)
+def test_none_that_covers_a_target_or_that_it_covers_is_missing_among_the_candidates(
+    filters: list[str], target: str
+) -> None:
+    found = ByFirstLevel[str]()
+    for each in filters:
+        found.add(each, each)
+    assert {one for one in filters if covers(one, target)} <= set(found.which_may_cover(target)) <= set(filters)
+    assert {one for one in filters if covers(target, one)} <= set(found.which_it_may_cover(target)) <= set(filters)
+    for each in set(filters):
+        found.remove(each)
+    assert list(found.which_it_may_cover("#")) == []
 
 
 @settings(deadline=None)
