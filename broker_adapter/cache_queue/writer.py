@@ -2,11 +2,13 @@
 
 `put_nowait` decides at once, by the writer's estimate of the queue's depth; a task of the writer reads the state of the
 queue repeatedly while there is traffic. So several writers may exceed a bound by what they have in flight, not more.
+Records that are collected and put in together are counted one by one: `begin_chunk`, then `take_room` for each.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -66,6 +68,7 @@ class QueueWriter:
         self._counts = WriterCounts()
         self._stored_counts = WriterCounts()
         self._has_traffic = trio.Event()
+        self._room_records = self._room_bytes = math.inf
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Create the queue if it does not exist, and read its state repeatedly, until cancelled.
@@ -161,6 +164,39 @@ class QueueWriter:
         """Whether `put_nowait` would raise `QueueFullError` now."""
         return self._settings.overflow is Overflow.REJECT and self.is_full
 
+    def begin_chunk(self) -> None:
+        """Find out how much room there is for records that are about to be collected, and then put in together.
+
+        The result holds until the calling task waits for something: no other task may put records in meanwhile.
+        """
+        self._room_records = self._room_bytes = math.inf
+        settings = self._settings
+        if settings.overflow is Overflow.DROP_OLDEST:
+            return
+        self._settle()
+        if settings.max_records:
+            self._room_records = settings.max_records - self._gauge.record_count
+        if settings.max_bytes:
+            self._room_bytes = settings.max_bytes - self._gauge.size_bytes
+
+    @property
+    def refuses_more(self) -> bool:
+        """Whether the queue refuses the next record of the chunk, because it is full with those before."""
+        return (self._room_records <= 0 or self._room_bytes <= 0) and self._settings.overflow is Overflow.REJECT
+
+    def take_room(self, value_bytes: int) -> bool:
+        """Take the room for the next record of the chunk; false if it is dropped, and counted as dropped.
+
+        REQUIRES: `refuses_more` is false.
+        """
+        if self._room_records <= 0 or self._room_bytes <= 0:
+            self._has_traffic.set()
+            self._counts = WriterCounts(self._counts.rejected, self._counts.dropped_newest + 1)
+            return False
+        self._room_records -= 1
+        self._room_bytes -= value_bytes + _RECORD_BYTES
+        return True
+
     def rejected(self, count: int) -> None:
         """Count records that were refused because the queue is full."""
         self._counts = WriterCounts(self._counts.rejected + count, self._counts.dropped_newest)
@@ -189,8 +225,12 @@ class QueueWriter:
         self._gauge.committed(count, _size_of(records))
         return self._aged(records)
 
-    def put_nowait(self, records: Sequence[Record]) -> PendingAppend | None:
+    def put_nowait(self, records: Sequence[Record], *, has_room: bool = False) -> PendingAppend | None:
         """Append records, and return at once. The queue's mode decides how durable an acknowledged record is.
+
+        Args:
+            records: The records.
+            has_room: `take_room` was called for each of them: they are put in, even if the queue is full now.
 
         Returns:
             The append; see `StorageAdapter.append_nowait`. None if the queue is full and drops the newest.
@@ -201,7 +241,7 @@ class QueueWriter:
         """
         self._has_traffic.set()
         count = len(records)
-        if self.is_full:
+        if not has_room and self.is_full:
             if self._settings.overflow is Overflow.REJECT:
                 self.rejected(count)
                 raise self.full_error()

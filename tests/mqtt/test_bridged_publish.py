@@ -18,7 +18,7 @@ from broker_adapter.mqtt_codec.packets import Puback, Publish, Will
 from broker_adapter.sinks import Sink, SinkContext
 from shards.errors import ShardNotFoundError
 from shards.format.record import StoredRecord
-from tests.mqtt.serving import Serving, serving
+from tests.mqtt.serving import Client, Serving, serving
 from tests.patience import PATIENCE_S
 
 SHARD = names.shard_of("warehouse")
@@ -105,6 +105,58 @@ async def test_a_publish_to_a_full_queue_is_refused_and_nothing_of_it_is_stored(
         assert await client.publish("office/a", b"others are taken", qos) < ReasonCode.UNSPECIFIED_ERROR
         assert [value for _, value in await stored(served.adapter)] == [b"0", b"1"]
         assert [value for _, value in await stored(served.adapter, "plant/a")] == [b"0", b"1"]
+
+
+async def publish_at_once(client: Client, *topics: str) -> list[ReasonCode]:
+    """Messages in one write, each with its number as value; the reason codes of their acknowledgements."""
+    await client.send(*(Publish(topic, b"%d" % number, 1, packet_id=number + 1) for number, topic in enumerate(topics)))
+    answers = [await client.expect(Puback) for _ in topics]
+    assert [answer.packet_id for answer in answers] == list(range(1, len(topics) + 1))
+    return [answer.reason_code for answer in answers]
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new topics", "known topics"])
+async def test_of_many_publishes_at_once_those_that_a_full_queue_refuses_are_stored_nowhere(is_new: bool) -> None:
+    """All were looked at before any was counted: refused ones were in their topics, and in the queues of others."""
+    both = bridge(QueueSettings(max_records=10)), bridge(QueueSettings(), name="all")
+    async with bridged(*both) as served:
+        client = await served.client()
+        before = 0 if is_new else 3
+        for number in range(before):
+            await client.publish(f"plant/{number}", b"before", 1)
+        codes = await publish_at_once(client, *(f"plant/{number % 3}" for number in range(30)))
+        taken = [number for number, code in enumerate(codes) if code < ReasonCode.UNSPECIFIED_ERROR]
+        assert taken == list(range(10 - before))
+        assert set(codes[len(taken) :]) == {ReasonCode.QUOTA_EXCEEDED}
+        for shard in (SHARD, names.shard_of("all")):
+            values = [value for _, value in await stored(served.adapter, shard)]
+            assert values == [b"before"] * before + [b"%d" % number for number in taken]
+        in_topics = [value for topic in range(3) for _, value in await stored(served.adapter, f"plant/{topic}")]
+        assert sorted(in_topics) == sorted([b"before"] * before + [b"%d" % number for number in taken])
+
+
+async def test_the_bytes_of_publishes_at_once_are_counted_one_by_one() -> None:
+    async with bridged(bridge(QueueSettings(max_bytes=1000))) as served:
+        client = await served.client()
+        codes = await publish_at_once(client, *["plant/a"] * 30)
+        taken_count = sum(code < ReasonCode.UNSPECIFIED_ERROR for code in codes)
+        # As many as a thousand bytes have room for, by the estimate for each record.
+        assert taken_count == 10
+        assert len(await stored(served.adapter)) == taken_count
+
+
+async def test_of_many_publishes_at_once_a_queue_that_drops_the_newest_takes_as_many_as_it_has_room_for() -> None:
+    settings = QueueSettings(max_records=10, overflow=Overflow.DROP_NEWEST)
+    async with bridged(bridge(settings)) as served:
+        client = await served.client()
+        codes = await publish_at_once(client, *["plant/a"] * 30)
+        assert all(code < ReasonCode.UNSPECIFIED_ERROR for code in codes)
+        assert [value for _, value in await stored(served.adapter)] == [b"%d" % number for number in range(10)]
+        assert len(await stored(served.adapter, "plant/a")) == 30
+        with trio.fail_after(PATIENCE_S):
+            while not (state := await look(served.adapter, "warehouse")).writers:
+                await trio.sleep(0.05)
+        assert state.writers["one"].dropped_newest == 20
 
 
 async def test_an_older_client_gets_no_acknowledgement_for_what_a_full_queue_does_not_take() -> None:

@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import attrs
@@ -79,9 +79,8 @@ class Plan:
         topic: Value of their records' topic column.
         headers: Their `common_headers`.
         record_bytes: `size_of` a record with these headers.
-        refusing: The cache queue that is full and refuses them; None if they are stored. The writers of queues learn
-            of what is put in only after messages were collected, so this is the same for all of them.
-        queue_groups: The messages for the shards of the cache queues that they are stored in as well.
+        queues: The cache queues that they are stored in as well.
+        queue_groups: The messages for the shards of these.
     """
 
     qos: int
@@ -89,8 +88,16 @@ class Plan:
     topic: str
     headers: Headers
     record_bytes: int
-    refusing: QueueWriter | None
+    queues: tuple[QueueWriter, ...]
     queue_groups: tuple[AppendGroup, ...]
+
+    @property
+    def refusing(self) -> QueueWriter | None:
+        """The cache queue that refuses the next message, because it is full; None if there is no such queue."""
+        for queue in self.queues:
+            if queue.refuses_more:
+                return queue
+        return None
 
     def add(self, received: Received, message: Message) -> None:
         """Add the next message."""
@@ -99,8 +106,23 @@ class Plan:
         size_bytes = self.record_bytes if headers is self.headers else size_of(message.topic, headers)
         size_bytes += len(message.payload)
         self.group.add(received, record, size_bytes)
-        for group in self.queue_groups:
-            group.add(received, record_of(message, None, self.headers), size_bytes)
+        for queue, group in zip(self.queues, self.queue_groups, strict=True):
+            if queue.take_room(len(message.payload)):
+                group.add(received, record_of(message, None, self.headers), size_bytes)
+
+
+class QueueRooms:
+    """The cache queues of messages that are collected and stored together: the room of each is found out once."""
+
+    def __init__(self) -> None:
+        self._begun: set[QueueWriter] = set()
+
+    def begin(self, queues: Iterable[QueueWriter]) -> None:
+        """Find out the room of those among these queues for which that was not done yet."""
+        for queue in queues:
+            if queue not in self._begun:
+                self._begun.add(queue)
+                queue.begin_chunk()
 
 
 class AppendGroups:
@@ -114,6 +136,7 @@ class AppendGroups:
         self._publisher = publisher
         self._groups: dict[str, AppendGroup] = {}
         self._plans: dict[str, Plan] = {}
+        self._rooms = QueueRooms()
 
     def __iter__(self) -> Iterator[AppendGroup]:
         """The groups with messages; those of a shard are in the order of their messages."""
@@ -132,6 +155,7 @@ class AppendGroups:
             return None
         group = self._group(placement.shard)
         queues = self._publisher.queues_for(message)
+        self._rooms.begin(queues)
         headers = common_headers(message.publisher, message.qos)
         plan = self._plans[message.topic] = Plan(
             message.qos,
@@ -139,7 +163,7 @@ class AppendGroups:
             placement.topic,
             headers,
             size_of(message.topic, headers),
-            next((writer for writer in queues if writer.refuses), None),
+            queues,
             tuple(self._group(writer.shard, writer) for writer in queues),
         )
         return plan

@@ -202,8 +202,8 @@ class PublishPipeline:
                     break
                 queue.popleft()
                 size_bytes += OVERHEAD_BYTES + len(message.payload)
-                if plan.refusing is not None:
-                    received.reason_code = publisher.refuse(plan.refusing)
+                if plan.queues and (refusing := plan.refusing) is not None:
+                    received.reason_code = publisher.refuse(refusing)
                 else:
                     plan.add(received, message)
             if not size_bytes:
@@ -228,7 +228,7 @@ class PublishPipeline:
                     group.shard, group.records, is_last=is_last
                 )
             else:
-                pending = group.queue.put_nowait(group.records)
+                pending = group.queue.put_nowait(group.records, has_room=True)
         except OverloadedError:
             return False
         except StorageError as error:
