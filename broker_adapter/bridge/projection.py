@@ -14,7 +14,7 @@ A projection names the source of each column:
 | ``text`` | the payload as text |
 | ``json`` | the payload as JSON |
 | ``$.a.b[0]`` | the value at this path of a JSON payload |
-| ``header:NAME`` | a header as text, such as ``content-type``; null without it |
+| ``header:NAME`` | a header as text, such as ``content-type``, or its bytes if they are not UTF-8; null without it |
 | ``user:NAME`` | a user property; null without it |
 | ``headers`` | all headers, except the publisher's, as an object |
 | ``key`` | the record's key, bytes |
@@ -192,6 +192,21 @@ def _header(name: str, headers: Headers) -> str | None:
     return None
 
 
+def _header_value(name: str, headers: Headers) -> Value:
+    for found, value in headers:
+        if found == name:
+            return _text_or_bytes(value)
+    return None
+
+
+def _text_or_bytes(value: bytes) -> Value:
+    """Text where the bytes are UTF-8: those of ``correlation-data`` may be anything."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
 def _user_property(name: str, headers: Headers) -> str | None:
     start = name.encode() + b"\0"
     for found, value in headers:
@@ -228,7 +243,7 @@ def _headers(headers: Headers) -> Value:
             key, _, text = value.decode(errors="replace").partition("\0")
             found[key] = text
         elif name not in (CLIENT, QOS, RETAIN):
-            found[name] = value.decode(errors="replace")
+            found[name] = _text_or_bytes(value)
     return found
 
 
@@ -293,7 +308,7 @@ def _source_of(source: str) -> _Source:
         raise ValueError(f'has a source {source!r}, whose default is not JSON; write it like topic[2] ?? "none"')
     kind, colon, name = source.partition(":")
     if colon and name and kind == "header":
-        return _of_headers(partial(_header, name))
+        return _of_headers(partial(_header_value, name))
     if colon and name and kind == "user":
         return _of_headers(partial(_user_property, name))
     raise ValueError(f"has a source {source!r}, which is not one of {', '.join(SOURCES)}")

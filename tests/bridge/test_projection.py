@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from broker_adapter.bridge.projection import Projection, ProjectionError
 from broker_adapter.sinks import Value
+from broker_adapter.sinks.json_form import encode_row
 from shards.format.record import StoredRecord
 
 RECORD = StoredRecord(
@@ -108,6 +109,14 @@ def test_rows_made_together_are_those_made_one_by_one(
     assert list(rows) == one_by_one
     assert [rows[index] for index in range(len(rows))] == one_by_one
     assert list(rows[1:3]) == one_by_one[1:3]
+
+
+def test_a_header_that_is_no_text_stays_as_it_is() -> None:
+    """Different correlation data became the same text."""
+    record = StoredRecord(0, 0, 0, headers=(("correlation-data", b"\x00\xff"), ("content-type", b"a")))
+    row = Projection({"x": "header:correlation-data", "y": "headers"}).row(record)
+    assert row == {"x": b"\x00\xff", "y": {"correlation-data": b"\x00\xff", "content-type": "a"}}
+    assert encode_row(row) == (b'{"x":{"base64":"AP8="},"y":{"correlation-data":{"base64":"AP8="},"content-type":"a"}}')
 
 
 def test_a_record_without_a_row_is_an_error_of_all_rows_that_are_made_with_it() -> None:
