@@ -55,8 +55,8 @@ class DueTimes:
     def put(self, shard: Listed, due_us: int) -> None:
         """Have a shard taken at a time, or earlier.
 
-        If it is in a list of an earlier time, it stays there: whoever takes it puts it into the right one then. So a
-        time that is put off again and again costs nothing.
+        A shard in a list of an earlier time stays there. When that list is taken, the caller puts the shard into the
+        list of its present time. So a time that is put off again and again costs nothing.
 
         Args:
             shard: The shard.

@@ -409,7 +409,7 @@ async def test_a_broker_that_takes_over_after_the_pause_sends_nothing(
             assert not ended
         async with driven(store, counted, "b"):
             await until(lambda: ended)
-            # It gave its lease back: nobody has it, or `b` has taken it meanwhile.
+            # The stopped driver has released the lease. Now no driver has it, or `b` has taken it.
             assert ended[0] in (Pause(PauseOutcome.NOT_DRIVEN), Pause(PauseOutcome.ANSWERED, "b"))
             assert await pause_queue(store, QUEUE) == Pause(PauseOutcome.ANSWERED, "b")
             assert counted.begun_count == 1

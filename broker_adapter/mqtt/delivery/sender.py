@@ -251,7 +251,7 @@ class MessageSender:
         window, encoder, qos = self._window, self._encoder, first.qos
         if self.checks_topics or not window.are_new(messages[0].shard, messages[0].offset):
             return False
-        # Messages that are not stored have lsn 0: nobody else can have sent them.
+        # A message that is not stored has lsn 0. No earlier owner of the session can have sent it.
         dup = 0 < messages[0].lsn < window.maybe_sent_lsn
         if dup and messages[-1].lsn >= window.maybe_sent_lsn:
             return False

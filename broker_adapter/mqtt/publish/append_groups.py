@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import attrs
@@ -111,20 +111,6 @@ class Plan:
                 group.add(received, record_of(message, None, self.headers), size_bytes)
 
 
-class QueueRooms:
-    """The cache queues of messages that are collected and stored together: the room of each is found out once."""
-
-    def __init__(self) -> None:
-        self._begun: set[QueueWriter] = set()
-
-    def begin(self, queues: Iterable[QueueWriter]) -> None:
-        """Find out the room of those among these queues for which that was not done yet."""
-        for queue in queues:
-            if queue not in self._begun:
-                self._begun.add(queue)
-                queue.begin_chunk()
-
-
 class AppendGroups:
     """The groups of messages of one client, which are its only publisher.
 
@@ -136,7 +122,7 @@ class AppendGroups:
         self._publisher = publisher
         self._groups: dict[str, AppendGroup] = {}
         self._plans: dict[str, Plan] = {}
-        self._rooms = QueueRooms()
+        self._queues: set[QueueWriter] = set()
 
     def __iter__(self) -> Iterator[AppendGroup]:
         """The groups with messages; those of a shard are in the order of their messages."""
@@ -155,7 +141,11 @@ class AppendGroups:
             return None
         group = self._group(placement.shard)
         queues = self._publisher.queues_for(message)
-        self._rooms.begin(queues)
+        for queue in queues:
+            if queue not in self._queues:
+                # Once: afterwards the room is counted down, message by message.
+                self._queues.add(queue)
+                queue.begin_chunk()
         headers = common_headers(message.publisher, message.qos)
         plan = self._plans[message.topic] = Plan(
             message.qos,

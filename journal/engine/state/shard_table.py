@@ -111,7 +111,7 @@ class ShardTable:
         return shard
 
     def still_open(self, shard_id: int) -> Shard | None:
-        """The shard with this id if it is open; one that was closed is not opened again, whoever refers to it."""
+        """The shard with this id if it is open, else None. Unlike `opened`, it never opens a closed shard again."""
         return self._open.get(shard_id)
 
     @property
